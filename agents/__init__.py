@@ -1,0 +1,1 @@
+"""Learning and judging: policies, training, bandits, oracles, evaluation, reports, export."""

@@ -1,0 +1,116 @@
+"""What the policy knows before it has learned anything: a heuristic's scores as a torch module.
+
+For every draft, length and stop level a table measured on the training traces (see ``agents.round_table``) gives the
+expected accepted, verified and computed guesses of a round, by estimated acceptance. With the profile's cost ratios,
+which are part of the observation, that is an expected saving; the scores are these savings, sharpened. Prefetching,
+KV and victim get simple scores in the same unit. Everything is computed from the raw observation, so that prior and
+network export as one graph.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from agents.round_table import RoundTable
+from runtime.control.observation import DRAFT_INDEX, GLOBAL_INDEX, G, P
+from runtime.core import GAMMAS, STOP_LEVELS
+
+UNAVAILABLE = -20.0
+"""Score of a draft that is not resident."""
+
+
+class HeuristicPrior(nn.Module):
+    """Scores of every action value, from raw observations.
+
+    Args:
+        table: Measured round statistics.
+        sharpness: Logits per plain decoding step saved.
+        token_price: Plain decoding steps that one committed token is worth: what a token costs when all goes well.
+    """
+
+    curves: Tensor
+
+    def __init__(self, table: RoundTable, sharpness: float = 12.0, token_price: float = 0.65) -> None:
+        super().__init__()
+        self.n_drafts = len(table.drafts)
+        self.sharpness, self.token_price = sharpness, token_price
+        self.register_buffer("curves", torch.as_tensor(table.statistics, dtype=torch.float32))  # (N, bins, Γ, S, 3)
+        self.n_gammas, self.n_stops = len(GAMMAS), len(STOP_LEVELS)
+
+    @property
+    def n_logits(self) -> int:
+        """Length of the score vector, sum of the action dimensions."""
+        return 1 + self.n_drafts * self.n_gammas + self.n_stops + 1 + self.n_drafts + 4
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Raw observations (batch, G + N * P) to scores (batch, n_logits)."""
+        glob, rows = observation[:, :G], observation[:, G:].reshape(-1, self.n_drafts, P)
+        saving = self._savings(glob, rows)  # (batch, N, Γ, S)
+        best = saving.amax(dim=3)  # (batch, N, Γ)
+        resident = rows[:, :, DRAFT_INDEX["resident"]]
+        usable = best * self.sharpness + (resident[:, :, None] - 1.0) * -UNAVAILABLE
+        speculate = torch.cat([torch.zeros_like(usable[:, 0, :1]), usable.flatten(1)], dim=1)
+        stop = self._stop_scores(saving, usable)
+        prefetch = self._prefetch_scores(glob, rows, best.amax(dim=2))
+        zeros = torch.zeros_like(glob[:, :1])
+        keep = self._kv_scores(glob)
+        return torch.cat([speculate, stop, prefetch, zeros, keep, zeros, zeros + 1.0], dim=1)
+
+    def _savings(self, glob: Tensor, rows: Tensor) -> Tensor:
+        """Expected plain steps saved by one round, (batch, N, Γ, S)."""
+        estimate = self.estimate(rows)
+        bins = self.curves.shape[1]
+        place = estimate.clamp(0.0, 1.0) * (bins - 1)
+        low = place.floor().clamp(max=bins - 2)
+        part = (place - low)[:, :, None, None, None]
+        index = low.long()
+        draft = torch.arange(self.n_drafts, device=index.device)[None, :].expand_as(index)
+        stats = self.curves[draft, index] * (1.0 - part) + self.curves[draft, index + 1] * part
+        accepted, drafted, steps = stats[..., 0], stats[..., 1], stats[..., 2]
+        cost = self._verify_ratio(glob, drafted) + steps * rows[:, :, DRAFT_INDEX["step_ratio"], None, None]
+        cost = cost + rows[:, :, DRAFT_INDEX["catch_up_cost"], None, None]
+        return self.token_price * accepted - (cost - 1.0)
+
+    def estimate(self, rows: Tensor) -> Tensor:
+        """Acceptance to expect of every draft, (batch, N): evidence while it is fresh, else the topic's prediction."""
+        evidence = rows[:, :, DRAFT_INDEX["acceptance"]]
+        predicted = rows[:, :, DRAFT_INDEX["predicted"]]
+        fresh = 0.6 * torch.exp(-rows[:, :, DRAFT_INDEX["staleness"]] / 16.0)
+        blended = fresh * evidence + (1.0 - fresh) * predicted
+        lookup = rows[:, :, DRAFT_INDEX["size_share"]] <= 0.0
+        return torch.where(lookup, rows[:, :, DRAFT_INDEX["confidence"]], blended)
+
+    def _verify_ratio(self, glob: Tensor, drafted: Tensor) -> Tensor:
+        """Verify cost at a fractional number of guesses, interpolated over 0, 1, 2, 4, 8."""
+        first = GLOBAL_INDEX[f"verify_ratio_{GAMMAS[0]}"]
+        ratio = glob[:, first : first + self.n_gammas]
+        knots = [0.0, *map(float, GAMMAS)]
+        values = [torch.ones_like(ratio[:, 0]), *ratio.unbind(1)]
+        cost = values[0][:, None, None, None].expand_as(drafted)
+        for left, right, a, b in zip(knots, knots[1:], values, values[1:], strict=False):
+            slope = ((b - a) / (right - left))[:, None, None, None]
+            cost = cost + slope * (drafted - left).clamp(0.0, right - left)
+        return cost
+
+    def _stop_scores(self, saving: Tensor, usable: Tensor) -> Tensor:
+        """Scores of the stop levels for the draft and length that the prior likes best, (batch, S)."""
+        choice = usable.flatten(1).argmax(dim=1)
+        per_stop = saving.flatten(1, 2).gather(1, choice[:, None, None].expand(-1, 1, self.n_stops)).squeeze(1)
+        return self.sharpness * (per_stop - per_stop.amax(dim=1, keepdim=True))
+
+    def _prefetch_scores(self, glob: Tensor, rows: Tensor, value: Tensor) -> Tensor:
+        """Gain of a load over the text that is left, in plain steps, against loading nothing; (batch, 1 + N)."""
+        resident = rows[:, :, DRAFT_INDEX["resident"]]
+        have = torch.where(resident > 0, value, torch.zeros_like(value)).amax(dim=1, keepdim=True).clamp(min=0.0)
+        rounds_left = glob[:, GLOBAL_INDEX["room_tokens"], None] / 2.5 - rows[:, :, DRAFT_INDEX["load_left"]] / 2.0
+        gain = (value - have) * rounds_left.clamp(min=0.0)
+        price = 0.5 + 0.1 * rows[:, :, DRAFT_INDEX["load_left"]]
+        score = (gain - price).clamp(-6.0, 6.0) * 2.0
+        return torch.cat([torch.zeros_like(score[:, :1]), score], dim=1)
+
+    def _kv_scores(self, glob: Tensor) -> Tensor:
+        """Score of reuse / retain against bypass / drop, (batch, 1)."""
+        reuse = 0.05 * glob[:, GLOBAL_INDEX["usable_prefix_tokens"], None].clamp(max=100.0)
+        retain = 2.0 + 0.0 * reuse
+        return torch.where(glob[:, GLOBAL_INDEX["phase_admit"], None] > 0, reuse, retain)

@@ -1,0 +1,125 @@
+"""What a round brings, measured on the training traces: the table behind the policy's prior.
+
+For every draft, draft length and stop level: mean accepted, verified and computed guesses of a round, by the
+acceptance one would have estimated just before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.core import GAMMAS, STOP_LEVELS
+from runtime.session import EVIDENCE_DECAY
+
+Floats = npt.NDArray[np.float32]
+BINS = 11
+"""Knots of the estimated acceptance, 0.0, 0.1 … 1.0."""
+SMOOTHING = 30.0
+"""Positions of the pooled curve mixed into every bin of a draft."""
+
+
+class GuessRow(NamedTuple):
+    """One draft on one text. All arrays have shape (positions,).
+
+    Attributes:
+        draft: Index of the draft.
+        matches: Whether the draft's guess is the target's token.
+        probability: Calibrated probability of that guess.
+        predicted: Topic predictor's acceptance before that position.
+    """
+
+    draft: int
+    matches: npt.NDArray[np.bool_]
+    probability: Floats
+    predicted: Floats
+
+
+@dataclass(frozen=True)
+class RoundTable:
+    """Measured statistics of a round.
+
+    Attributes:
+        drafts: Draft names.
+        statistics: Float32, shape (drafts, bins, gammas, stops, 3): accepted, verified, computed guesses.
+    """
+
+    drafts: tuple[str, ...]
+    statistics: Floats
+
+
+def chain_statistics(matches: npt.NDArray[np.bool_], probability: Floats) -> Floats:
+    """Accepted, verified and computed guesses of a round from every position.
+
+    Behind its first wrong guess a draft is taken to stay as sure as it was there.
+
+    Returns:
+        Float32, shape (positions, gammas, stops, 3).
+    """
+    n = len(matches)
+    longest = GAMMAS[-1]
+    padded_match = np.concatenate([matches, np.zeros(longest, dtype=np.bool_)])
+    padded_p = np.concatenate([probability, np.zeros(longest, dtype=np.float32)])
+    windows = np.arange(n)[:, None] + np.arange(longest)
+    right = np.logical_and.accumulate(padded_match[windows], axis=1)  # (n, longest)
+    p = padded_p[windows]
+    first_wrong = np.where(right.all(axis=1), longest - 1, right.argmin(axis=1))
+    frozen = np.minimum(np.arange(longest), first_wrong[:, None])
+    p = np.take_along_axis(p, frozen, axis=1)
+    reached = np.cumprod(p, axis=1)
+    result = np.zeros((n, len(GAMMAS), len(STOP_LEVELS), 3), dtype=np.float32)
+    for s, stop in enumerate(STOP_LEVELS):
+        going = reached >= stop
+        for g, gamma in enumerate(GAMMAS):
+            sent = np.logical_and.accumulate(going[:, :gamma], axis=1).sum(axis=1)
+            result[:, g, s, 0] = np.minimum(right[:, :gamma].sum(axis=1), sent)
+            result[:, g, s, 1] = sent
+            result[:, g, s, 2] = np.minimum(sent + (sent < gamma), gamma)
+    return result
+
+
+def estimates(matches: npt.NDArray[np.bool_], predicted: Floats, start: float) -> Floats:
+    """The acceptance a session with fresh evidence would estimate before every position."""
+    recent = np.empty(len(matches), dtype=np.float32)
+    value = start
+    for i, match in enumerate(matches):
+        recent[i] = value
+        value = value * EVIDENCE_DECAY + (1.0 - EVIDENCE_DECAY) * float(match)
+    mixed: Floats = 0.6 * recent + 0.4 * predicted
+    return mixed
+
+
+def build_round_table(
+    drafts: tuple[str, ...], expected: tuple[float, ...], rows: Iterable[GuessRow]
+) -> RoundTable:
+    """Measure the table. Bins with few positions lean on the curve pooled over all drafts."""
+    shape = (len(drafts), BINS, len(GAMMAS), len(STOP_LEVELS), 3)
+    sums, counts = np.zeros(shape), np.zeros((len(drafts), BINS))
+    for row in rows:
+        if not len(row.matches):
+            continue
+        statistics = chain_statistics(row.matches, row.probability)
+        estimate = estimates(row.matches, row.predicted, expected[row.draft])
+        bins = np.clip(np.rint(estimate * (BINS - 1)).astype(int), 0, BINS - 1)
+        np.add.at(sums[row.draft], bins, statistics)
+        np.add.at(counts[row.draft], bins, 1.0)
+    pooled_count = counts.sum(axis=0)
+    pooled = sums.sum(axis=0) / np.maximum(pooled_count, 1.0)[:, None, None, None]
+    pooled = _fill_empty(pooled, pooled_count > 0)
+    weight = counts[:, :, None, None, None]
+    statistics = (sums + SMOOTHING * pooled) / (weight + SMOOTHING)
+    return RoundTable(drafts, statistics.astype(np.float32))
+
+
+def _fill_empty(curve: npt.NDArray[np.float64], known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Bins without positions take the nearest known bin."""
+    places = np.flatnonzero(known)
+    if not len(places):
+        return curve
+    nearest = places[np.abs(np.arange(len(curve))[:, None] - places).argmin(axis=1)]
+    filled: npt.NDArray[np.float64] = curve[nearest]
+    return filled

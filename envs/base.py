@@ -1,0 +1,109 @@
+"""The Gymnasium environment over the one session loop: each step is one decision.
+
+``SpecEnv`` is shared by the replay and the live environment; they differ in the session behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from runtime.control.action import ActionCodec, BoolMask
+from runtime.control.observation import Observation, bounds
+from runtime.core import Outcome, Request
+from runtime.session import DecodeSession
+
+Obs = npt.NDArray[np.float32]
+
+
+class Episode(NamedTuple):
+    """One episode: a fresh session and the requests it serves."""
+
+    session: DecodeSession
+    requests: tuple[Request, ...]
+
+
+class SpecEnv(gym.Env[Obs, npt.NDArray[np.int64]]):
+    """Control a speculative decoder and its memory, one decision a step.
+
+    ## Description
+    A target model answers a stream of requests. Before every step a joint decision is taken over draft choice, draft
+    length, confidence stop, prefetch, KV reuse and whose memory is given up (MemSpec and RAKV-ASD decide parts of it).
+
+    ## Action Space
+    ``MultiDiscrete([1 + drafts * 4, 4, 1 + drafts, 2, 2])``: speculate, stop, prefetch, kv, victim; see
+    ``runtime.control.action``. ``action_masks()`` gives what is legal as one flat boolean vector. An illegal choice
+    falls back (draft → plain, too long → longest legal, else → nothing) and is counted in ``info["illegal"]``.
+
+    ## Observation Space
+    ``Box`` of float32, raw values in the units of the table in ``runtime.control.observation``.
+
+    ## Rewards
+    (committed tokens x plain decode time - time spent) / plain decode time: plain decoding steps saved.
+
+    ## Starting State
+    Nothing resident, nothing stored, the first request of a stream to be admitted.
+
+    ## Episode End
+    Termination: the stream is finished. Truncation: ``max_steps`` decisions were taken.
+
+    ## Arguments
+    ``make_episode``: from a NumPy generator to an ``Episode``. ``n_drafts``: drafts of the zoo. ``max_steps``:
+    decisions before truncation, 0 = never.
+
+    ## Version History
+    v0: first version.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
+
+    def __init__(
+        self, make_episode: Callable[[np.random.Generator], Episode], n_drafts: int, max_steps: int = 0
+    ) -> None:
+        self._make_episode = make_episode
+        self._max_steps = max_steps
+        self._session: DecodeSession | None = None
+        self._observation: Observation | None = None
+        self._steps = 0
+        low, high = bounds(n_drafts)
+        self.observation_space = gym.spaces.Box(low, high, dtype=np.float32)
+        self.codec = ActionCodec(n_drafts)
+        self.action_space = gym.spaces.MultiDiscrete(self.codec.nvec)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        """Start a new stream on a fresh session."""
+        super().reset(seed=seed)
+        episode = self._make_episode(self.np_random)
+        self._session, self._steps = episode.session, 0
+        episode.session.start(episode.requests)
+        self._observation = episode.session.observe()
+        return self._observation.vector, {}
+
+    def step(self, action: npt.NDArray[np.int64]) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Carry one decision out."""
+        if self._session is None:
+            raise gym.error.ResetNeeded("step() before reset(): call reset() first")
+        outcome = self._session.advance(self.codec.decode(action))
+        self._steps += 1
+        self._observation = self._session.observe()
+        truncated = bool(self._max_steps) and self._steps >= self._max_steps and not outcome.stream_finished
+        info: dict[str, Any] = {"illegal": outcome.illegal}
+        if outcome.stream_finished or truncated:
+            info["stream"] = self._session.counters
+        return self._observation.vector, self.reward(outcome), outcome.stream_finished, truncated, info
+
+    def action_masks(self) -> BoolMask:
+        """Legal values of every dimension, flat; what MaskablePPO asks for."""
+        if self._observation is None:
+            raise gym.error.ResetNeeded("action_masks() before reset(): call reset() first")
+        return self._observation.mask
+
+    def reward(self, outcome: Outcome) -> float:
+        """Plain decoding steps saved by one step."""
+        assert self._session is not None
+        plain_s = self._session.costs.plain_s(self._session.costs.profile.reference_context)
+        return (outcome.plain_seconds - outcome.seconds) / plain_s

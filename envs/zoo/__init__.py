@@ -1,0 +1,1 @@
+"""Building a draft zoo: prompts, the target's own text, distilled drafts."""

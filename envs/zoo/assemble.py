@@ -1,0 +1,159 @@
+"""Assemble a zoo: ``python -m envs.zoo.assemble``, behind ``envs.zoo.distill`` and ``envs.record``.
+
+Takes a target, draft files and traces; fits calibration, expected acceptance and the topic predictor on the training
+split; writes a folder that training and deployment read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from envs.traces import Trace, TraceSet
+from envs.zoo.fit import calibrations, expected_acceptance, fit_calibration, fit_topic
+from envs.zoo.target import Target, load_target
+from runtime.decoding.drafters.lookup import LookupDrafter
+from runtime.engine.draft_file import SUFFIX, read_draft
+from runtime.engine.fingerprint import target_fingerprint
+from runtime.errors import UserError
+from runtime.files import sha256_file
+from runtime.zoo import Zoo, ZooDraft, ZooTarget
+
+LOOKUP = "lookup"
+FP32_BYTES = 4
+
+
+def lookup_evidence(traces: Sequence[Trace]) -> tuple[list[float], list[bool]]:
+    """Raw confidence of the lookup draft's first guess along the texts, and whether it was right."""
+    drafter = LookupDrafter()
+    confidence, right = [], []
+    for trace in traces:
+        drafter.begin()
+        tokens = [*trace.prompt_ids, trace.output_ids[0]]
+        for token in trace.output_ids[1:]:
+            proposal = drafter.propose(tokens, len(trace.prompt_ids), 1, 0.0, ())
+            if proposal.tokens:
+                confidence.append(proposal.confidence)
+                right.append(proposal.tokens[0] == token)
+            tokens.append(token)
+    return confidence, right
+
+
+def lookup_draft(traces: Sequence[Trace]) -> ZooDraft:
+    """The draft without weights; its expected acceptance counts positions where it has no guess as wrong."""
+    confidence, right = lookup_evidence(traces)
+    positions = sum(len(trace.output_ids) - 1 for trace in traces)
+    calibration = fit_calibration(np.array(confidence), np.array(right)) if right else (1.0, 0.0)
+    return ZooDraft(LOOKUP, "", "", 0, 0, calibration, sum(right) / max(1, positions))
+
+
+def model_drafts(folder: Path, traces: TraceSet) -> list[ZooDraft]:
+    """The draft models, in the order of the traces."""
+    train = traces.split("train")
+    calibrated, expected = calibrations(train, len(traces.drafts)), expected_acceptance(train, len(traces.drafts))
+    drafts = []
+    for index, ref in enumerate(traces.drafts):
+        path = folder / f"{ref.name}{SUFFIX}"
+        if sha256_file(path) != ref.sha256:
+            raise UserError(f"{path}: not the file the traces were recorded from: record them again")
+        file = read_draft(path)
+        config = file.header.config
+        heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+        head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        kv_bytes = 2 * config["num_hidden_layers"] * heads * head_dim * FP32_BYTES
+        weights = sum(tensor.numel() for tensor in file.tensors.values()) * FP32_BYTES
+        drafts.append(
+            ZooDraft(
+                ref.name, f"drafts/{path.name}", ref.sha256, weights, kv_bytes, calibrated[index], expected[index]
+            )
+        )
+    return drafts
+
+
+def zoo_target(target: Target, sources: tuple[str, ...]) -> ZooTarget:
+    """Facts of the target."""
+    config = target.model.config
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    kv_bytes = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * FP32_BYTES
+    return ZooTarget(
+        sources=sources,
+        fingerprint=target_fingerprint(target.model),
+        kv_bytes_per_token=kv_bytes,
+        context_limit=config.max_position_embeddings,
+        vocab_size=config.vocab_size,
+        eos_ids=tuple(sorted(target.eos_ids)),
+    )
+
+
+def assemble(name: str, target: Target, sources: tuple[str, ...], drafts: Path, traces: TraceSet, out: Path) -> Zoo:
+    """Fit, copy, and write the zoo's folder.
+
+    Args:
+        name: Name of the zoo.
+        target: The target.
+        sources: Where users get the target, tried in order.
+        drafts: Folder of the draft files.
+        traces: Traces of the train and heldout splits.
+        out: The zoo's folder.
+
+    Raises:
+        UserError: If drafts, traces and target do not belong together.
+    """
+    facts = zoo_target(target, sources)
+    if traces.target != facts.fingerprint:
+        raise UserError(f"the traces are of target {traces.target[:12]}…, this is {facts.fingerprint[:12]}…")
+    train = traces.split("train")
+    members = [*model_drafts(drafts, traces), lookup_draft(train)]
+    names = tuple(draft.name for draft in members)
+    columns = [traces.column(draft.name) if draft.file else None for draft in members]
+    embedding = target.model.get_input_embeddings().weight.detach().float().numpy()
+    topic = fit_topic(train, columns, names, [draft.expected for draft in members], embedding)
+    (out / "drafts").mkdir(parents=True, exist_ok=True)
+    for draft in members:
+        if draft.file:
+            shutil.copyfile(drafts / Path(draft.file).name, out / draft.file)
+    for split in ("train", "heldout"):
+        replace(traces, traces=traces.split(split)).save(out / "traces" / f"{split}.parquet")
+    topic.save(out / "topic.safetensors")
+    zoo = Zoo(name, out, facts, tuple(members), "topic.safetensors")
+    zoo.save()
+    return zoo
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m envs.zoo.assemble", description="Assemble a zoo from a target, draft files and traces."
+    )
+    parser.add_argument("--name", required=True, help="name of the zoo")
+    parser.add_argument("--target", required=True, help="Hugging Face folder or hub id of the target")
+    parser.add_argument("--source", action="append", default=[], help="where users get the target; may be repeated")
+    parser.add_argument("--drafts", required=True, type=Path, help="folder of draft files")
+    parser.add_argument("--traces", required=True, type=Path, help="traces of the train and heldout splits")
+    parser.add_argument("--out", required=True, type=Path, help="folder of the zoo")
+    options = parser.parse_args(arguments)
+    try:
+        zoo = assemble(
+            options.name,
+            load_target(options.target),
+            tuple(options.source) or (options.target,),
+            options.drafts,
+            TraceSet.load(options.traces),
+            options.out,
+        )
+    except UserError as error:
+        print(f"assemble: {error}", file=sys.stderr)
+        return 2
+    for draft in zoo.drafts:
+        print(f"{draft.name:>12}  expected acceptance {draft.expected:.3f}  calibration {draft.calibration}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

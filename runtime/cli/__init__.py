@@ -1,0 +1,48 @@
+"""The ``specpilot`` command."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from runtime import __version__
+from runtime.errors import UserError
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    from runtime.cli import generate, info, profile, pull, verify
+
+    parser = argparse.ArgumentParser(
+        prog="specpilot",
+        description="Run a language model with a trained controller of speculative decoding.",
+        epilog="exit codes: 0 done, 2 a mistake in the call or its files, 130 interrupted",
+    )
+    parser.add_argument("--version", action="version", version=f"specpilot {__version__}")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log what happens to stderr")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in (generate, info, verify, profile, pull):
+        module.add_parser(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        code: int = options.run(options)
+        return code
+    except UserError as error:
+        print(f"specpilot {options.command}: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0

@@ -1,0 +1,68 @@
+"""RAKV-ASD: reuse a stored KV prefix or not, and draft 0, 1, 2, 4 or 8 tokens, from measured cost.
+
+Source: "RAKV-ASD: retrieval-augmented KV caching with adaptive speculative decoding", rebuilt from its published
+description. One draft. The expected committed tokens of a round with acceptance a and gamma g are
+``(1 - a^(g+1)) / (1 - a)`` (Leviathan et al. 2023, eq. 1); the length with the most tokens per unit of measured time
+is taken, plain decoding included.
+"""
+
+from __future__ import annotations
+
+from runtime.control.action import ActionCodec
+from runtime.control.observation import Observation
+from runtime.control.rules import background, speculate
+from runtime.core import GAMMAS, Decision, Outcome, Phase
+from runtime.profile import CostModel
+
+
+def expected_committed(acceptance: float, gamma: int) -> float:
+    """Mean tokens of a round of ``gamma`` guesses, each right with probability ``acceptance``."""
+    return float(gamma + 1) if acceptance >= 1.0 else (1.0 - acceptance ** (gamma + 1)) / (1.0 - acceptance)
+
+
+class RakvAsdController:
+    """RAKV-ASD's joint choice of KV reuse and draft length for one draft.
+
+    Args:
+        n_drafts: Drafts of the zoo.
+        draft: Index of the draft.
+        costs: Measured costs of the device.
+        stop: Stop level; 0 as published.
+        name: Name in reports.
+    """
+
+    def __init__(
+        self, n_drafts: int, draft: int, costs: CostModel, stop: int = 0, name: str = "rakv_asd"
+    ) -> None:
+        self.name = name
+        self._codec = ActionCodec(n_drafts)
+        self._draft, self._costs, self._stop = draft, costs, stop
+
+    def begin_stream(self) -> None: ...
+
+    def decide(self, observation: Observation) -> Decision:
+        rest = background(observation, self._codec, self._draft, reuse_kv=True)
+        if observation.phase is Phase.ADMIT:
+            return rest._replace(kv=rest.kv and self.reuse_pays(observation))
+        return speculate(observation, self._draft, self.best_gamma(observation), self._stop, rest)
+
+    def reuse_pays(self, observation: Observation) -> bool:
+        """Whether restoring the usable prefix is cheaper than computing it again."""
+        usable, prompt = int(observation.value("usable_prefix_tokens")), int(observation.value("prompt_tokens"))
+        reuse_s = self._costs.kv_restore_s(usable) + self._costs.prefill_s(prompt - usable, usable)
+        return reuse_s < self._costs.prefill_s(prompt, 0)
+
+    def best_gamma(self, observation: Observation) -> int:
+        """The length with the most expected tokens per second; 0 = plain."""
+        acceptance = float(observation.per_draft("acceptance")[self._draft])
+        step = float(observation.per_draft("step_ratio")[self._draft])
+        catch_up = float(observation.per_draft("catch_up_cost")[self._draft])
+        best_gamma, best_rate = 0, 1.0
+        for gamma in GAMMAS:
+            cost = observation.value(f"verify_ratio_{gamma}") + gamma * step + catch_up
+            rate = expected_committed(acceptance, gamma) / cost
+            if rate > best_rate:
+                best_gamma, best_rate = gamma, rate
+        return best_gamma
+
+    def learn(self, outcome: Outcome) -> None: ...

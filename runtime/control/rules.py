@@ -1,0 +1,39 @@
+"""Small rules that several heuristic controllers share."""
+
+from __future__ import annotations
+
+from runtime.control.observation import Observation
+from runtime.control.action import ActionCodec
+from runtime.core import GAMMAS, Decision, Phase, Victim
+
+
+def kv_choice(observation: Observation, codec: ActionCodec) -> bool:
+    """Reuse whatever prefix is stored, retain whatever fits: the greedy KV rule."""
+    return bool(observation.mask[codec.offsets[3] + 1])
+
+
+def may_prefetch(observation: Observation, codec: ActionCodec, draft: int) -> bool:
+    """Whether ``draft`` may be loaded in the background now."""
+    return bool(observation.mask[codec.offsets[2] + 1 + draft])
+
+
+def may_speculate(observation: Observation, draft: int) -> bool:
+    """Whether ``draft`` may guess at least one token in this round."""
+    return observation.phase is Phase.DECODE and bool(observation.mask[1 + draft * len(GAMMAS)])
+
+
+def speculate(observation: Observation, draft: int | None, gamma: int, stop: int, rest: Decision) -> Decision:
+    """``rest`` with this draft guessing up to ``gamma`` tokens if it may, else plain."""
+    if draft is None or gamma == 0 or not may_speculate(observation, draft):
+        return rest
+    first = 1 + draft * len(GAMMAS)
+    legal = int(observation.mask[first : first + len(GAMMAS)].sum())
+    return rest._replace(draft=draft, gamma=min(gamma, GAMMAS[legal - 1]), stop=stop)
+
+
+def background(observation: Observation, codec: ActionCodec, wanted: int | None, reuse_kv: bool) -> Decision:
+    """Prefetch ``wanted`` if it may be, handle KV greedily, give up stored KV before drafts."""
+    fetch = wanted is not None and may_prefetch(observation, codec, wanted)
+    return Decision(
+        prefetch=wanted if fetch else None, kv=reuse_kv and kv_choice(observation, codec), victim=Victim.KV
+    )

@@ -1,0 +1,207 @@
+"""The vocabulary that everything else speaks: requests, decisions, outcomes.
+
+A *round* is: the draft proposes some tokens, the target verifies them in one forward, the accepted prefix plus one
+token of the target's own is committed. Counters obey ``committed == accepted + 1`` in every round.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+GAMMAS: tuple[int, ...] = (1, 2, 4, 8)
+"""Draft lengths a decision may name; 0 (plain decoding) is the absence of a draft."""
+
+STOP_LEVELS: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6)
+"""Calibrated probability that a guess is reached and accepted, below which a draft stops guessing: off … high."""
+
+DEFAULT_DECISION_INTERVAL = 4
+"""Rounds between two decisions about prefetching."""
+
+
+class Phase(enum.IntEnum):
+    """What the session wants decided next."""
+
+    ADMIT = 0
+    """A request has arrived: reuse a stored KV prefix or not; then the prompt is prefilled."""
+    DECODE = 1
+    """One round."""
+    COMPLETE = 2
+    """The request is finished: keep its KV or not."""
+
+
+class Victim(enum.IntEnum):
+    """Which class gives up memory first when room is needed."""
+
+    DRAFTS = 0
+    KV = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to be answered.
+
+    Attributes:
+        request_id: Name for logs and reports.
+        prompt_ids: Prompt token ids, at least one.
+        max_new_tokens: Most tokens to commit.
+        eos_ids: Tokens that end the text (the ending token is committed).
+        domain: Where the prompt comes from, for reports only; controllers never see it.
+    """
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    max_new_tokens: int
+    eos_ids: frozenset[int] = frozenset()
+    domain: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.prompt_ids:
+            raise ValueError(f"request {self.request_id}: expected at least one prompt token, got none")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"request {self.request_id}: max_new_tokens must be at least 1, got {self.max_new_tokens}")
+
+
+class Decision(NamedTuple):
+    """One joint decision. Fields without a meaning in the current phase are ignored.
+
+    Attributes:
+        draft: Index of the draft that guesses in this round; None = plain.
+        gamma: Most tokens guessed, one of ``GAMMAS``; 0 with ``draft=None``.
+        stop: Index into ``STOP_LEVELS``.
+        prefetch: Index of a draft to load in the background; None = nothing.
+        kv: ADMIT: reuse the stored prefix. COMPLETE: retain the KV of this request.
+        victim: Which class gives up memory first if room is needed.
+        wait: Load ``draft`` now and stall until it is there. Only baselines that load on demand use it.
+    """
+
+    draft: int | None = None
+    gamma: int = 0
+    stop: int = 0
+    prefetch: int | None = None
+    kv: bool = False
+    victim: Victim = Victim.DRAFTS
+    wait: bool = False
+
+
+PLAIN = Decision()
+
+
+class Round(NamedTuple):
+    """What one propose-verify-commit round did.
+
+    Attributes:
+        tokens: Committed token ids, ``accepted + 1`` of them (fewer only where the text ended).
+        drafted: Tokens the target verified.
+        accepted: Of those, the matching prefix.
+        steps: Forwards of the draft, catch-up excluded (a token guessed and then withheld counts here only).
+        catch_up_tokens: Committed tokens the draft had not seen and absorbed first.
+        scored: (matches, positions) of the draft's greedy guess over the absorbed tokens: free evidence.
+        confidence: Calibrated probability of the draft's first guess; NaN if it guessed nothing.
+        guard_forwards: Width-1 forwards that re-decided a near-tie.
+    """
+
+    tokens: tuple[int, ...]
+    drafted: int = 0
+    accepted: int = 0
+    steps: int = 0
+    catch_up_tokens: int = 0
+    scored: tuple[int, int] = (0, 0)
+    confidence: float = float("nan")
+    guard_forwards: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one ``advance`` did, with its cost.
+
+    Attributes:
+        phase: The phase the decision was taken in.
+        decision: The decision as carried out (after the fallback rule).
+        seconds: Time this step took, stalls included.
+        plain_seconds: Time plain decoding would need for the committed tokens (one width-1 forward each).
+        stall_s: Part of ``seconds`` spent waiting for a load.
+        round: Counters of the round; None outside DECODE. ADMIT commits the first token itself.
+        tokens: Token ids committed in this step.
+        prefill_tokens: Prompt tokens really forwarded (ADMIT).
+        reused_tokens: Prompt tokens taken from a stored prefix (ADMIT).
+        illegal: Parts of the decision that were not legal and fell back.
+        request_finished: The COMPLETE step of a request.
+        stream_finished: Nothing is left to do.
+    """
+
+    phase: Phase
+    decision: Decision
+    seconds: float
+    plain_seconds: float
+    stall_s: float = 0.0
+    round: Round | None = None
+    tokens: tuple[int, ...] = ()
+    prefill_tokens: int = 0
+    reused_tokens: int = 0
+    illegal: int = 0
+    request_finished: bool = False
+    stream_finished: bool = False
+
+    @property
+    def committed(self) -> int:
+        """Tokens added to the text."""
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class DraftSpec:
+    """What the scheduler must know of a draft, whatever engine runs it.
+
+    Attributes:
+        name: Unique in the zoo.
+        bytes: Compute memory it takes while resident: weights and the KV reserved for it.
+        loadable: False for a draft without weights (lookup): always resident, never evicted.
+        context_limit: Longest context it can read, in tokens.
+        calibration: Raw confidence to probability of acceptance, as (slope, offset) on the logit.
+        expected: Mean acceptance on the training split, the estimate before any evidence.
+    """
+
+    name: str
+    bytes: int
+    loadable: bool = True
+    context_limit: int = 8192
+    calibration: tuple[float, float] = (1.0, 0.0)
+    expected: float = 0.5
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """The one byte budget and what is reserved in it.
+
+    Attributes:
+        budget_bytes: Resident drafts, their KV, KV entries held and the verify workspace together.
+        workspace_bytes: Reserved for logits and activations of the widest verify forward.
+        kv_bytes_per_token: Size of the target's KV for one token.
+    """
+
+    budget_bytes: int
+    workspace_bytes: int = 0
+    kv_bytes_per_token: int = 1
+
+
+@dataclass
+class Counters:
+    """Running totals of a session. Times in seconds, sizes in bytes."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    committed: int = 0
+    seconds: float = 0.0
+    stall_s: float = 0.0
+    loads: int = 0
+    wasted_loads: int = 0
+    evictions: int = 0
+    kv_hit_tokens: int = 0
+    prefill_tokens: int = 0
+    guard_forwards: int = 0
+    illegal: int = 0
+    peak_budget_bytes: int = 0
+    ttft_s: list[float] = field(default_factory=list)

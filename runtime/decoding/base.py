@@ -1,0 +1,72 @@
+"""The contract between a session and whatever decodes: the real models, or a trace on a virtual clock."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from runtime.core import Request, Round
+
+
+class Prefill(NamedTuple):
+    """Result of ``Decoder.begin``. ``token`` is the first committed token."""
+
+    token: int
+    prefill_tokens: int
+    reused_tokens: int
+
+
+class Clock(Protocol):
+    """Seconds since some fixed start. The live clock is the wall; the replay clock moves only when work is done."""
+
+    def now_s(self) -> float:
+        """Current time. Device work issued before the call is finished when it returns."""
+        ...
+
+
+class Decoder(Protocol):
+    """Decodes one request at a time. All methods take as long as the work takes, on the session's clock."""
+
+    def begin(self, request: Request, reuse_tokens: int, stored: Any) -> Prefill:
+        """Prefill a request and commit its first token. Forgets the request before.
+
+        Args:
+            request: The request; its prompt is forwarded from ``reuse_tokens`` on.
+            reuse_tokens: Length of the stored prefix to use, below the prompt length; 0 = none.
+            stored: Payload of the KV entry the prefix comes from, never mutated; None if ``reuse_tokens`` is 0.
+        """
+        ...
+
+    def round(self, draft: int | None, payload: Any, gamma: int, threshold: float) -> Round:
+        """One round: propose with the draft, verify, commit.
+
+        Args:
+            draft: Index of the draft; None = plain decoding.
+            payload: What the loader delivered for this draft; None for plain.
+            gamma: Most tokens to guess, at least 1 with a draft, already cut to the room left.
+            threshold: Calibrated probability below which guessing stops; 0 = never.
+        """
+        ...
+
+    def catch_up_tokens(self, draft: int) -> int:
+        """Committed tokens of this request that the draft has not absorbed (all of them if it never ran)."""
+        ...
+
+    def predicted(self) -> Any:
+        """Topic predictor's acceptance of every draft over the next rounds, float32, shape (drafts,)."""
+        ...
+
+    def lookup_confidence(self, draft: int) -> float:
+        """For a draft without weights: calibrated probability of its first guess now, 0 if it has none; else NaN."""
+        ...
+
+    def store(self) -> Any:
+        """An immutable copy of the KV of all tokens forwarded so far, for the KV store."""
+        ...
+
+    def stored_tokens(self) -> tuple[int, ...]:
+        """Token ids that ``store`` covers, in order."""
+        ...
+
+    def forget_draft(self, draft: int) -> None:
+        """The draft was evicted: its KV is gone."""
+        ...

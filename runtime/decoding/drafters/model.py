@@ -1,0 +1,106 @@
+"""A draft model that guesses token by token, with a KV cache of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+
+from runtime.decoding.drafters.base import NAN, Proposal, calibrated
+from runtime.engine.kv_cache import GrowingCache
+from runtime.engine.loaded_draft import LoadedDraft
+from runtime.errors import UserError
+
+Embed = Callable[[Sequence[int]], torch.Tensor]
+
+
+class ModelDrafter:
+    """Implements ``Drafter``.
+
+    Args:
+        draft: The loaded draft.
+        embed: The target's input embedding: n token ids to (1, n, width).
+        vocab_size: The target's; a draft that could guess beyond it is refused.
+        calibration: (slope, offset) on the logit of the raw top-1 probability, which is taken over the draft's own
+            trimmed vocabulary.
+
+    Raises:
+        UserError: If the draft can guess tokens that the target does not have.
+    """
+
+    def __init__(
+        self, draft: LoadedDraft, embed: Embed, vocab_size: int, calibration: tuple[float, float] = (1.0, 0.0)
+    ) -> None:
+        if not draft.vocab or draft.vocab[0] < 0 or draft.vocab[-1] >= vocab_size:
+            raise UserError(
+                f"draft '{draft.name}' guesses token ids {draft.vocab[:1]} to {draft.vocab[-1:]}, expected ids of the "
+                f"target's vocabulary of {vocab_size}: it belongs to another target, distill one for this target"
+            )
+        self.draft = draft
+        self._embed = embed
+        self._calibration = calibration
+        self._cache = GrowingCache()
+        self._seen = 0  # an interrupted forward leaves more than this in some layers
+        self._row_of = {token: row for row, token in enumerate(draft.vocab)}
+
+    @property
+    def seen(self) -> int:
+        """Tokens in the draft's cache."""
+        return self._seen
+
+    def begin(self) -> None:  # noqa: D102  (the contract says it all, here and below)
+        self.settle(0)
+
+    def settle(self, length: int) -> None:  # noqa: D102
+        self._seen = min(self._seen, length)
+        self._cache.crop_to(self._seen)
+
+    def catch_up_tokens(self, committed: int) -> int:  # noqa: D102
+        return max(0, committed - 1 - self._seen)
+
+    @torch.inference_mode()
+    def propose(  # noqa: D102
+        self, tokens: Sequence[int], prompt_tokens: int, gamma: int, threshold: float, eos_ids: Collection[int]
+    ) -> Proposal:
+        seen = self._seen
+        first_scored = max(seen + 1, prompt_tokens)
+        known = list(tokens[first_scored:])  # what the scored rows should have said
+        rows = self._forward(tokens[seen:], keep=len(known) + 1)  # (scored + 1, V)
+        scored = self._score(rows[:-1], known)
+        guesses: list[int] = []
+        steps, reached, confidence = 1, 1.0, NAN
+        while True:
+            token, probability = self._guess(rows[-1])
+            if steps == 1:
+                confidence = probability
+            reached *= probability
+            if threshold > 0.0 and reached < threshold:
+                break
+            guesses.append(token)
+            if len(guesses) == gamma or token in eos_ids:
+                break
+            rows = self._forward([token], keep=1)
+            steps += 1
+        return Proposal(tuple(guesses), steps, len(tokens) - 1 - seen, scored, confidence)
+
+    def _forward(self, tokens: Sequence[int], keep: int) -> torch.Tensor:
+        """Logits behind the last ``keep`` of ``tokens``, float32, shape (keep, V)."""
+        net = self.draft.net
+        embedded = self._embed(tokens).to(net.vocab.device)
+        hidden = net.hidden(embedded, self._cache)
+        self._seen += len(tokens)
+        logits: torch.Tensor = net.head(hidden[:, -keep:])[0]
+        return logits.float()
+
+    def _guess(self, row: torch.Tensor) -> tuple[int, float]:
+        """The greedy token and its calibrated probability."""
+        best = torch.max(row, dim=-1)
+        raw = torch.exp(best.values - torch.logsumexp(row, dim=-1))
+        return self.draft.vocab[int(best.indices)], calibrated(float(raw), self._calibration)
+
+    def _score(self, rows: torch.Tensor, known: Sequence[int]) -> tuple[int, int]:
+        """(matches, positions) of the greedy guesses, rows (n, V), against the n tokens that were committed."""
+        if not known:
+            return 0, 0
+        guessed = rows.argmax(dim=-1).tolist()
+        return sum(self._row_of.get(token) == row for token, row in zip(known, guessed, strict=True)), len(known)

@@ -1,0 +1,199 @@
+"""The decoder that runs the real models.
+
+    committed text:      [ prompt | generated ...... pending ]
+    target's cache:      [ ........................ ]            all but the pending token, between any two calls
+
+Whatever happens in a round (an error, a keyboard interrupt), both caches are cropped to committed tokens before it
+ends, so the next call goes on from the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.core import DraftSpec, Request, Round
+from runtime.decoding.base import Prefill
+from runtime.decoding.drafters.base import Drafter, Proposal
+from runtime.decoding.drafters.lookup import LookupDrafter
+from runtime.decoding.drafters.model import ModelDrafter
+from runtime.decoding.greedy import margin_of, verify
+from runtime.engine.base import CausalModel, KVState
+from runtime.engine.loaded_draft import LoadedDraft
+from runtime.errors import UserError
+
+Floats = npt.NDArray[np.float32]
+
+
+class Topic(Protocol):
+    """Predicts every draft's acceptance from the last tokens."""
+
+    def predict(self, tokens: Sequence[int]) -> Floats:
+        """Float32, shape (drafts,)."""
+        ...
+
+
+class LiveDecoder:
+    """Implements ``Decoder`` with a target and drafts in this process; greedy.
+
+    Args:
+        target: The model whose text is produced. The decoder owns its sequence.
+        drafts: What may guess, by index; those that are not loadable are look-up drafters.
+        topic: The topic predictor; without it ``predicted`` is what was measured in training.
+        margin: Logit margin of the guard; None = by the target's dtype.
+    """
+
+    def __init__(
+        self,
+        target: CausalModel,
+        drafts: Sequence[DraftSpec],
+        topic: Topic | None = None,
+        margin: float | None = None,
+    ) -> None:
+        self.target = target
+        self.drafts = tuple(drafts)
+        self._topic = topic
+        self._margin = margin_of(target.dtype) if margin is None else margin
+        self._expected = np.array([draft.expected for draft in self.drafts], dtype=np.float32)
+        self._lookups = {
+            index: LookupDrafter(draft.calibration) for index, draft in enumerate(self.drafts) if not draft.loadable
+        }
+        self._models: dict[int, ModelDrafter] = {}
+        self._request: Request | None = None
+        self._tokens: list[int] = []
+
+    # -- the contract --------------------------------------------------------------------------------------------
+
+    def begin(self, request: Request, reuse_tokens: int, stored: Any) -> Prefill:  # noqa: D102
+        self._refuse_unless_fitting(request)
+        prompt = list(request.prompt_ids)
+        if not 0 <= reuse_tokens < len(prompt):
+            raise ValueError(f"expected to reuse 0 to {len(prompt) - 1} tokens of the prompt, got {reuse_tokens}")
+        if reuse_tokens and not isinstance(stored, KVState):
+            raise ValueError(f"expected a stored KV state to reuse {reuse_tokens} tokens of, got {stored!r}")
+        self._request, self._tokens = None, []
+        drafters: list[Drafter] = [*self._models.values(), *self._lookups.values()]
+        for drafter in drafters:
+            drafter.begin()
+        try:
+            token, forwarded = self._prefill(prompt, reuse_tokens, stored)
+        except BaseException:
+            self.target.reset()
+            raise
+        self._request, self._tokens = request, [*prompt, token]
+        self._sync_lookups()
+        return Prefill(token, forwarded, reuse_tokens if forwarded < len(prompt) else 0)
+
+    def round(self, draft: int | None, payload: Any, gamma: int, threshold: float) -> Round:  # noqa: D102
+        request = self._request
+        if request is None:
+            raise RuntimeError("round() without a request: call begin() first")
+        room = min(
+            request.max_new_tokens - (len(self._tokens) - len(request.prompt_ids)),
+            self.target.context_limit + 1 - len(self._tokens),
+        )
+        if room < 1:
+            raise RuntimeError(f"round() behind the end: all {request.max_new_tokens} tokens are committed")
+        gamma = min(gamma, room - 1)
+        drafter = self._drafter(draft, payload) if draft is not None and gamma > 0 else None
+        proposal = Proposal()
+        try:
+            if drafter is not None:
+                proposal = drafter.propose(
+                    self._tokens, len(request.prompt_ids), gamma, threshold, request.eos_ids
+                )
+                self._refuse_unless_known(proposal.tokens, draft)
+            verdict = verify(self.target, self._tokens[-1], proposal.tokens, request.eos_ids, self._margin)
+            self._tokens.extend(verdict.tokens)
+        finally:
+            self.target.crop(len(self._tokens) - 1)
+            if drafter is not None:
+                drafter.settle(len(self._tokens) - 1)
+        self._sync_lookups()
+        return Round(
+            tokens=verdict.tokens,
+            drafted=len(proposal.tokens),
+            accepted=verdict.accepted,
+            steps=proposal.steps,
+            catch_up_tokens=proposal.catch_up_tokens,
+            scored=proposal.scored,
+            confidence=proposal.confidence,
+            guard_forwards=verdict.guard_forwards,
+        )
+
+    def catch_up_tokens(self, draft: int) -> int:
+        """Committed tokens that a draft would absorb before its next guess, without the pending one."""
+        committed = len(self._tokens)
+        drafter: Drafter | None = self._lookups.get(draft) or self._models.get(draft)
+        return max(0, committed - 1) if drafter is None else drafter.catch_up_tokens(committed)
+
+    def predicted(self) -> Floats:  # noqa: D102
+        if self._topic is None or not self._tokens:
+            return self._expected
+        return self._topic.predict(self._tokens)
+
+    def lookup_confidence(self, draft: int) -> float:  # noqa: D102
+        lookup = self._lookups.get(draft)
+        return float("nan") if lookup is None else lookup.confidence(self._tokens)
+
+    def store(self) -> KVState:  # noqa: D102
+        return self.target.export_kv(self.target.length)
+
+    def stored_tokens(self) -> tuple[int, ...]:  # noqa: D102
+        return tuple(self._tokens[: self.target.length])
+
+    def forget_draft(self, draft: int) -> None:  # noqa: D102
+        self._models.pop(draft, None)
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _prefill(self, prompt: list[int], reuse_tokens: int, stored: KVState | None) -> tuple[int, int]:
+        """The first token of the answer, and how many prompt tokens were forwarded for it."""
+        if reuse_tokens and stored is not None:
+            self.target.import_kv(stored, reuse_tokens)
+            logits = self.target.forward(prompt[reuse_tokens:], "last")[0]  # (vocab,)
+            top = logits.topk(2).values
+            if bool(top[0] - top[1] >= self._margin):
+                return int(logits.argmax()), len(prompt) - reuse_tokens
+            # A near-tie: decide as plain decoding does, by a forward of the whole prompt.
+        self.target.reset()
+        token = int(self.target.forward(prompt, "last")[0].argmax())
+        return token, len(prompt) + (len(prompt) - reuse_tokens if reuse_tokens else 0)
+
+    def _drafter(self, draft: int, payload: Any) -> Drafter:
+        lookup = self._lookups.get(draft)
+        if lookup is not None:
+            return lookup
+        model = self._models.get(draft)
+        if model is None or model.draft is not payload:
+            if not isinstance(payload, LoadedDraft):
+                raise ValueError(f"expected draft {draft} as a LoadedDraft, got {payload!r}: load it first")
+            spec = self.drafts[draft]
+            model = ModelDrafter(payload, self.target.embed, self.target.vocab_size, spec.calibration)
+            self._models[draft] = model
+        return model
+
+    def _sync_lookups(self) -> None:
+        for lookup in self._lookups.values():
+            lookup.sync(self._tokens)
+
+    def _refuse_unless_known(self, tokens: Sequence[int], who: int | None) -> None:
+        for token in tokens:
+            if not 0 <= token < self.target.vocab_size:
+                source = "the prompt" if who is None else f"draft '{self.drafts[who].name}'"
+                raise UserError(
+                    f"{source} has token id {token}, expected 0 to {self.target.vocab_size - 1} (the target's "
+                    "vocabulary): use the target's own tokenizer and drafts distilled for it"
+                )
+
+    def _refuse_unless_fitting(self, request: Request) -> None:
+        needed, limit = len(request.prompt_ids) + request.max_new_tokens - 1, self.target.context_limit
+        if needed > limit:
+            raise UserError(
+                f"request {request.request_id}: prompt of {len(request.prompt_ids)} tokens and {request.max_new_tokens}"
+                f" new ones, expected a sequence of at most {limit + 1} (the target's context): shorten one of them"
+            )
+        self._refuse_unless_known(request.prompt_ids, None)

@@ -1,0 +1,1 @@
+"""A model that can forward, roll back, and say what it costs."""

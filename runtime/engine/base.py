@@ -1,0 +1,110 @@
+"""The contract of an engine: a causal language model with one sequence state.
+
+    cache of the model:   [0 ........ length)      tokens whose KV is held; only ``forward`` adds, only ``crop`` removes
+
+Implementations are not thread-safe: one thread decodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+
+Logits = Literal["last", "all"]
+
+
+@dataclass(frozen=True)
+class KVState:
+    """An immutable copy of the KV of the first ``length`` tokens of a sequence.
+
+    Attributes:
+        length: Tokens covered.
+        bytes: Memory it takes.
+        payload: The engine's own form; nobody else reads or changes it.
+    """
+
+    length: int
+    bytes: int
+    payload: Any
+
+
+class CausalModel(Protocol):
+    """A model that can forward, roll back, and say what it costs."""
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids run from 0 to this, exclusive; the last dimension of all logits."""
+        ...
+
+    @property
+    def context_limit(self) -> int:
+        """Longest sequence the model can read, in tokens."""
+        ...
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Size of the KV of one token."""
+        ...
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the weights in compute memory, packed copies included."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the computation; sets the rounding scale of the margin guard."""
+        ...
+
+    def forward(self, tokens: Sequence[int], logits: Logits) -> torch.Tensor:
+        """Append tokens to the sequence.
+
+        Args:
+            tokens: Token ids behind the cached ones, at least one.
+            logits: ``"all"`` for the logits behind every token, ``"last"`` for those behind the last.
+
+        Returns:
+            Float32 logits, shape (n, vocab) or (1, vocab). Row i says what follows ``tokens[i]``. If the call fails
+            the cache is as before.
+
+        Raises:
+            ValueError: If there is no token or the sequence would pass ``context_limit``.
+        """
+        ...
+
+    def crop(self, length: int) -> None:
+        """Forget the tokens from ``length`` on; nothing happens if there are none."""
+        ...
+
+    def export_kv(self, length: int) -> KVState:
+        """Copy out the KV of the first ``length`` tokens."""
+        ...
+
+    def import_kv(self, state: KVState, length: int) -> None:
+        """Replace the sequence by the first ``length`` tokens of ``state``, by copy."""
+        ...
+
+    def embed(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Rows of the input embedding table, shape (1, n, width), as the first layer reads them."""
+        ...
+
+    def reset(self) -> None:
+        """Forget the sequence."""
+        ...
+
+    def synchronize(self) -> None:
+        """Return when all work issued to the device is finished."""
+        ...

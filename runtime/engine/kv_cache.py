@@ -1,0 +1,98 @@
+"""A KV cache in buffers that grow by doubling: appending writes in place, cropping moves an end mark.
+
+``transformers`` concatenates, which copies the whole cache at every token. Only full attention is kept this way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from transformers.cache_utils import Cache, DynamicLayer
+
+FIRST_CAPACITY = 256
+"""Tokens a buffer holds at first."""
+
+
+class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    """One attention layer's keys and values.
+
+    ``keys`` and ``values`` are views of the first tokens of the buffers: shape (batch, kv_heads, length, head_dim).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._buffers: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._length = 0
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append, and return all keys and values."""
+        end = self._length + key_states.shape[-2]
+        keys, values = self._room(key_states, value_states, end)
+        keys[..., self._length : end, :] = key_states
+        values[..., self._length : end, :] = value_states
+        return self._set_length(end)
+
+    def crop_to(self, length: int) -> None:
+        """Keep the first ``length`` tokens, all if there are fewer."""
+        if length < self._length:
+            self._set_length(length)
+
+    def _room(self, keys: torch.Tensor, values: torch.Tensor, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        held = self._buffers
+        if held is not None and held[0].shape[-2] >= end:
+            return held
+        capacity = max(FIRST_CAPACITY, 1 << (end - 1).bit_length())
+        grown = []
+        for i, like in enumerate((keys, values)):
+            buffer = like.new_empty((*like.shape[:-2], capacity, like.shape[-1]))
+            if held is not None:
+                buffer[..., : self._length, :] = held[i][..., : self._length, :]
+            grown.append(buffer)
+        self._buffers = (grown[0], grown[1])
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        return self._buffers
+
+    def first(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views of the first ``length`` tokens' keys and values."""
+        assert self._buffers is not None
+        return self._buffers[0][..., :length, :], self._buffers[1][..., :length, :]
+
+    def _set_length(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self._length = length
+        keys, values = self.keys, self.values = self.first(length)
+        return keys, values
+
+
+class GrowingCache(Cache):
+    """The cache of a model of full-attention layers, batch 1. Its length is what every layer holds."""
+
+    def __init__(self) -> None:
+        super().__init__(layer_class_to_replicate=GrowingLayer)
+
+    @property
+    def length(self) -> int:
+        """Tokens that every layer holds; after an interrupted forward the layers may differ."""
+        return min((layer.get_seq_length() for layer in self._growing), default=0)
+
+    @property
+    def _growing(self) -> list[GrowingLayer]:
+        return cast(list[GrowingLayer], self.layers)
+
+    def crop_to(self, length: int) -> None:
+        """Keep the first ``length`` tokens in every layer. Buffers stay allocated."""
+        for layer in self._growing:
+            layer.crop_to(length)
+
+    def copy_out(self, length: int) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+        """Copies of the first ``length`` tokens' keys and values, by layer."""
+        views = (layer.first(length) for layer in self._growing)
+        return tuple((keys.clone(), values.clone()) for keys, values in views)
+
+    def copy_in(self, state: tuple[tuple[torch.Tensor, torch.Tensor], ...], length: int) -> None:
+        """Replace all content by the first ``length`` tokens of ``state``, by copy."""
+        self.crop_to(0)
+        for index, (keys, values) in enumerate(state):
+            self.update(keys[..., :length, :], values[..., :length, :], index)

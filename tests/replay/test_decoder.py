@@ -1,0 +1,179 @@
+"""The replay decoder against a decoder that really runs its drafts, and its prices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.replay.bank import TraceBank
+from envs.replay.clock import VirtualClock
+from envs.replay.decoder import ReplayDecoder
+from envs.replay.loader import VirtualLoader
+from envs.traces import Trace
+from runtime.control.topic import TopicPredictor
+from runtime.core import GAMMAS, Request
+from runtime.errors import UserError
+from runtime.profile import CostModel
+from tests.factories import NAMES, make_costs, make_profile, make_specs
+from tests.replay.scripted import EOS, StepwiseDecoder, make_trace, make_traces
+
+
+class Repeater:
+    """Guesses that the last token comes again, and is 0.9 sure."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        self.seen.extend(tokens)
+
+    def propose(self, gamma: int) -> tuple[Sequence[int], float]:
+        return [self.seen[-1]] * gamma, 0.9
+
+
+def make_decoder(trace: Trace, **options: Any) -> tuple[ReplayDecoder, VirtualClock, VirtualLoader]:
+    costs = make_costs()
+    clock = VirtualClock()
+    loader = VirtualLoader(costs, clock)
+    bank = TraceBank(make_traces([trace]), make_specs(), costs, lookup=Repeater, **options)
+    return ReplayDecoder(bank, loader), clock, loader
+
+
+def make_request(trace: Trace, max_new_tokens: int = 0) -> Request:
+    eos_ids = frozenset({EOS})
+    return Request(trace.prompt_id, trace.prompt_ids, max_new_tokens or len(trace.output_ids), eos_ids)
+
+
+CHOICE = st.tuples(
+    st.sampled_from([None, 0, 1]), st.sampled_from(GAMMAS), st.sampled_from([0.0, 0.2, 0.4, 0.6]), st.booleans()
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(0, 200), st.lists(CHOICE, min_size=30, max_size=30))
+def test_replay_does_what_running_the_drafts_does(
+    seed: int, choices: list[tuple[int | None, int, float, bool]]
+) -> None:
+    trace = make_trace(seed)
+    decoder, _, _ = make_decoder(trace)
+    reference = StepwiseDecoder(trace)
+    assert decoder.begin(make_request(trace), 0, None).token == trace.output_ids[0]
+    for draft, gamma, threshold, forget in choices:
+        if reference.ended:
+            break
+        room = len(trace.output_ids) - (len(reference.context) - reference.prompt)
+        gamma = max(g for g in (0, *GAMMAS) if g <= min(gamma, room - 1))
+        draft = draft if gamma else None
+        if draft is not None:
+            if forget:
+                decoder.forget_draft(draft)
+                reference.caches.pop(draft, None)
+            behind = len(reference.context) - 1 - len(reference.caches.get(draft, []))
+            assert decoder.catch_up_tokens(draft) == behind
+        got, wanted = decoder.round(draft, None, gamma, threshold), reference.round(draft, gamma, threshold)
+        assert got._replace(confidence=0.0) == wanted._replace(confidence=0.0)
+        assert got.confidence == pytest.approx(wanted.confidence, nan_ok=True)
+        cut = len(trace.output_ids) == len(reference.context) - reference.prompt
+        assert len(got.tokens) == got.accepted + 1 or (cut and len(got.tokens) <= got.accepted + 1)
+    assert decoder.stored_tokens() == tuple(reference.context[:-1])
+
+
+def test_a_round_costs_what_the_profile_says() -> None:
+    trace = next(t for t in map(make_trace, range(99)) if 7 in np.diff(t.drafts[0].start)[1:2])
+    decoder, clock, _ = make_decoder(trace)
+    prompt = len(trace.prompt_ids)
+    decoder.begin(make_request(trace), 0, None)
+    assert clock.now_s() == pytest.approx(prompt * 0.001)
+    before = clock.now_s()
+    done = decoder.round(0, None, 4, 0.0)
+    draft_s = (0.01 + prompt * 0.001) + (done.steps - 1) * 0.01
+    assert (done.steps, done.drafted, done.catch_up_tokens) == (4, 4, prompt)
+    assert clock.now_s() - before == pytest.approx(draft_s + 0.14)
+    before = clock.now_s()
+    assert decoder.round(None, None, 0, 0.0).tokens == (trace.output_ids[1 + done.accepted + 1],)
+    assert clock.now_s() - before == pytest.approx(0.1)
+    before = clock.now_s()
+    decoder.store()
+    assert clock.now_s() - before == pytest.approx(1e-5 * len(decoder.stored_tokens()))
+
+
+def test_a_reused_prefix_is_restored_not_prefilled() -> None:
+    trace = next(t for t in map(make_trace, range(99)) if len(t.prompt_ids) > 6)
+    decoder, clock, _ = make_decoder(trace)
+    prefill = decoder.begin(make_request(trace), 5, None)
+    prompt = len(trace.prompt_ids)
+    assert (prefill.prefill_tokens, prefill.reused_tokens) == (prompt - 5, 5)
+    assert clock.now_s() == pytest.approx(5e-5 + (prompt - 5) * 0.001)
+    with pytest.raises(ValueError, match=f"can reuse 0 to {prompt - 1} tokens, got {prompt}"):
+        decoder.begin(make_request(trace), prompt, None)
+
+
+def test_decoding_is_slower_beside_a_load() -> None:
+    trace = next(t for t in map(make_trace, range(99)) if len(t.output_ids) > 4)
+    costs = CostModel(replace(make_profile(), decode_slowdown=2.0), NAMES)
+    clock = VirtualClock()
+    loader = VirtualLoader(costs, clock)
+    decoder = ReplayDecoder(TraceBank(make_traces([trace]), make_specs(), costs, lookup=Repeater), loader)
+    decoder.begin(make_request(trace), 0, None)
+    before = clock.now_s()
+    loader.start(0)
+    decoder.round(None, None, 0, 0.0)
+    assert clock.now_s() - before == pytest.approx(0.2)
+
+
+def test_the_draft_without_weights_runs_for_real() -> None:
+    trace = next(t for t in map(make_trace, range(99)) if t.output_ids[:2] == (1, 1) and len(t.output_ids) > 12)
+    decoder, clock, _ = make_decoder(trace)
+    decoder.begin(make_request(trace), 0, None)
+    assert decoder.lookup_confidence(2) == pytest.approx(0.9)
+    assert math.isnan(decoder.lookup_confidence(0))
+    before = clock.now_s()
+    done = decoder.round(2, None, 8, 0.8)
+    assert (done.drafted, done.steps, done.catch_up_tokens) == (2, 3, 0)
+    assert done.accepted >= 1 and done.tokens == trace.output_ids[1 : done.accepted + 2]
+    assert clock.now_s() - before == pytest.approx(0.0001 + 0.12)
+
+
+def test_a_prediction_is_the_topic_predictors() -> None:
+    trace = next(t for t in map(make_trace, range(99)) if len(t.output_ids) > 12)
+    scores = np.random.default_rng(0).random((1200, 3)).astype(np.float32)
+    topic = TopicPredictor(scores, np.zeros(3, np.float32), 8, NAMES)
+    decoder, _, _ = make_decoder(trace, topic=topic)
+    assert decoder.predicted().tolist() == [0.5, 0.5, 0.5]
+    decoder.begin(make_request(trace), 0, None)
+    for _ in range(5):
+        tokens = decoder.round(None, None, 0, 0.0).tokens
+        context = (*decoder.stored_tokens(), *tokens)
+        np.testing.assert_allclose(decoder.predicted(), topic.predict(context), atol=1e-6)
+    with pytest.raises(UserError, match="expected a topic predictor of the drafts code, math, lookup, got one of a"):
+        make_decoder(trace, topic=replace(topic, drafts=("a",)))
+
+
+def test_a_request_without_a_trace_is_refused() -> None:
+    trace = make_trace(0)
+    decoder, _, _ = make_decoder(trace)
+    with pytest.raises(ValueError, match="expected a recorded prompt"):
+        decoder.begin(Request("x", (1, 2), 3), 0, None)
+    with pytest.raises(ValueError, match="were recorded, got max_new_tokens 99"):
+        decoder.begin(Request("x", trace.prompt_ids, 99), 0, None)
+    with pytest.raises(ValueError, match=r"call begin\(\) first"):
+        decoder.round(None, None, 0, 0.0)
+
+
+def test_an_answer_can_be_cut_shorter_than_it_was_recorded() -> None:
+    trace = next(t for t in map(make_trace, range(99)) if len(t.output_ids) > 6)
+    decoder, _, _ = make_decoder(trace)
+    decoder.begin(make_request(trace, 3), 0, None)
+    tokens = decoder.round(0, None, 1, 0.0).tokens
+    if len(tokens) == 1:
+        tokens += decoder.round(None, None, 0, 0.0).tokens
+    assert tokens == trace.output_ids[1:3]
+    with pytest.raises(ValueError, match=r"at its end \(3 tokens\)"):
+        decoder.round(None, None, 0, 0.0)
