@@ -12,15 +12,14 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from agents.callbacks import LearnerController, ValidationCallback
+from agents.evaluation import serve
 from agents.ppo import Learner, build_learner
+from agents.round_table import RoundTable
 from agents.settings import AgentSettings
 from envs.base import SpecEnv
-from envs.workload import Stream
 from envs.world import ReplayWorld
-from agents.round_table import RoundTable
 from runtime.control.base import Controller
 from runtime.control.static import plain_controller
-from runtime.session import DecodeSession
 
 VALIDATION_SEED = 10_000
 """Validation streams are drawn with this seed, training streams with the run's."""
@@ -39,27 +38,15 @@ class Learned:
     curve: tuple[tuple[int, float], ...]
 
 
-def stream_seconds(session: DecodeSession, controller: Controller, stream: Stream) -> tuple[float, int]:
-    """Run a stream to its end; (seconds, tokens)."""
-    controller.begin_stream()
-    session.start(item.request for item in stream)
-    finished = False
-    while not finished:
-        outcome = session.advance(controller.decide(session.observe()))
-        controller.learn(outcome)
-        finished = outcome.stream_finished
-    return session.counters.seconds, session.counters.committed
-
-
 def make_judge(world: ReplayWorld, streams: int) -> Callable[[LearnerController], float]:
     """From a controller to its speed-up over plain decoding on validation streams."""
     chosen = world.streams(VALIDATION_SEED, streams)
-    plain_s = sum(stream_seconds(world.session(), plain_controller(len(world.drafts)), s)[0] for s in chosen)
 
-    def judge(controller: LearnerController) -> float:
-        return plain_s / sum(stream_seconds(world.session(), controller, s)[0] for s in chosen)
+    def seconds(controller: Controller) -> float:
+        return sum(serve(controller, stream, world.session(), controller.name)[0].seconds for stream in chosen)
 
-    return judge
+    plain_s = seconds(plain_controller(len(world.drafts)))
+    return lambda controller: plain_s / seconds(controller)
 
 
 def learn(

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from envs.trace_code import encode
+from envs.traces import RUN_ON, DraftRef, DraftTrace, Trace, TraceSet
+from envs.workload import WorkloadConfig
+from envs.world import ReplayWorld, WorldConfig
 from runtime.core import DraftSpec, MemoryConfig
 from runtime.memory.base import Loaded
 from runtime.profile import CostModel, Curve, DraftCost, Profile
@@ -39,7 +45,8 @@ def make_costs(names: tuple[str, ...] = NAMES) -> CostModel:
 def make_specs(names: tuple[str, ...] = NAMES) -> tuple[DraftSpec, ...]:
     """Drafts of 1,000 bytes; ``lookup`` needs none."""
     return tuple(
-        DraftSpec(name, 0 if name == "lookup" else 1000, loadable=name != "lookup") for name in names
+        DraftSpec(name, 0, loadable=False, expected=0.1) if name == "lookup" else DraftSpec(name, 1000)
+        for name in names
     )
 
 
@@ -74,3 +81,42 @@ class HandLoader:
         return 0.5
 
     def close(self) -> None: ...
+
+
+def make_traces(names: tuple[str, ...] = NAMES, prompts: int = 12, length: int = 40, seed: int = 0) -> TraceSet:
+    """Random texts of as many domains as there are recorded drafts; each draft is right in its own domain."""
+    rng = np.random.default_rng(seed)
+    recorded = tuple(name for name in names if name != "lookup")
+
+    def draft_trace(acceptance: float) -> DraftTrace:
+        match = rng.random(length) < acceptance
+        confidence = np.where(match, rng.beta(6, 2, length), rng.beta(2, 3, length))
+        start = np.concatenate([[0], np.where(match, 0, RUN_ON).cumsum()]).astype(np.int32)
+        return DraftTrace(match, encode(confidence), encode(rng.beta(2, 3, int(start[-1]))), start)
+
+    traces = []
+    for index in range(prompts):
+        home = index % len(recorded)
+        # tokens above 2, so that no text ends early; prompts start alike, so that prefixes can be reused
+        prompt = (*range(10, 20), *rng.integers(3, 1000, 20).tolist())
+        drafts = tuple(draft_trace(0.8 if d == home else 0.2) for d in range(len(recorded)))
+        output = tuple(rng.integers(3, 1000, length).tolist())
+        for split in ("train", "heldout"):
+            name = f"{split}-{index}"
+            traces.append(Trace(name, recorded[home], split, "single", name, 0, (*prompt, len(traces)), output, drafts))
+    return TraceSet("fingerprint", tuple(DraftRef(name, "") for name in recorded), frozenset([2]), tuple(traces))
+
+
+def make_world(
+    names: tuple[str, ...] = NAMES, budget_bytes: int = 2500, max_steps: int = 0, requests: int = 4, split: str = "train"
+) -> ReplayWorld:
+    """A replay world over ``make_traces`` and ``make_profile``."""
+    return ReplayWorld(
+        make_traces(names),
+        make_specs(names),
+        make_costs(names),
+        None,
+        WorldConfig(make_memory_config(budget_bytes), max_steps=max_steps),
+        WorkloadConfig(requests=requests),
+        split,
+    )

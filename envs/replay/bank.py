@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,18 +20,6 @@ from runtime.profile import CostModel
 
 Floats = npt.NDArray[np.float32]
 LONGEST_RUN = 255
-
-
-class Lookup(Protocol):
-    """A draft without weights: it guesses from the tokens alone."""
-
-    def observe(self, tokens: Sequence[int]) -> None:
-        """Take in committed tokens."""
-        ...
-
-    def propose(self, gamma: int) -> tuple[Sequence[int], float]:
-        """At most ``gamma`` guesses and the raw confidence in each of them; changes nothing."""
-        ...
 
 
 class DraftView(NamedTuple):
@@ -106,7 +93,6 @@ class TraceBank:
         drafts: The zoo's drafts, in index order.
         costs: What work costs.
         topic: Topic predictor with the same drafts; None = every draft's ``expected`` is the prediction.
-        lookup: Makes a draft without weights; None = ``runtime.decoding.drafters.LookupDrafter``.
 
     Raises:
         UserError: If a draft was not recorded, or the topic predictor is of other drafts.
@@ -118,7 +104,6 @@ class TraceBank:
         drafts: tuple[DraftSpec, ...],
         costs: CostModel,
         topic: TopicPredictor | None = None,
-        lookup: Callable[[], Lookup] | None = None,
     ) -> None:
         names = tuple(draft.name for draft in drafts)
         if topic is not None and topic.drafts != names:
@@ -131,7 +116,6 @@ class TraceBank:
         self.costs = RememberedCosts(costs)
         self.tables = tuple(calibrated_table(*draft.calibration) for draft in drafts)
         self.expected: Floats = np.array([draft.expected for draft in drafts], dtype=np.float32)
-        self._lookup = lookup
         self._texts = {trace.prompt_ids: Replayed(trace, columns, topic) for trace in traces.traces}
 
     def text(self, prompt_ids: tuple[int, ...], request_id: str) -> Replayed:
@@ -144,13 +128,3 @@ class TraceBank:
         if found is None:
             raise ValueError(f"request {request_id}: expected a recorded prompt, got one without a trace: record it")
         return found
-
-    def new_lookup(self) -> Lookup:
-        """A fresh draft without weights."""
-        if self._lookup is not None:
-            return self._lookup()
-        from runtime.decoding import drafters
-
-        module: Any = drafters
-        lookup: Lookup = module.LookupDrafter()
-        return lookup

@@ -1,6 +1,7 @@
 """The decoder that replays traces: exact about tokens, priced by a profile, on a virtual clock.
 
-With n = prompt + committed tokens of the request in hand, the rules are those of the real models:
+With n = prompt + committed tokens of the request in hand, the rules are those of the real models (see
+``runtime.decoding.drafters.base``):
 
 * The target's cache holds the first n - 1 tokens; the last committed one is always pending and heads the verify.
 * A draft's cache holds the first ``held`` tokens, 0 when its request begins. Its first forward of a round takes the
@@ -14,6 +15,8 @@ With n = prompt + committed tokens of the request in hand, the rules are those o
 * ``scored`` counts the draft's guesses *inside* a catch-up: of output tokens that it absorbs, predicted from absorbed
   tokens. The guess for the first absorbed token came out of an earlier forward and was scored then (or withheld).
 * Nothing is committed or counted as accepted behind the end of the text.
+* A draft without weights is not recorded: the real ``LookupDrafter`` runs. One look-up is one ``forward`` of width 1
+  in the profile.
 
 Not replayed: width-1 forwards that re-decide near-ties (``guard_forwards`` is 0).
 """
@@ -23,11 +26,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from envs.replay.bank import Floats, Lookup, Replayed, TraceBank
+from envs.replay.bank import Floats, Replayed, TraceBank
 from envs.replay.loader import VirtualLoader
 from envs.traces import RUN_ON
 from runtime.core import Request, Round
 from runtime.decoding.base import Prefill
+from runtime.decoding.drafters.lookup import LookupDrafter
 
 
 class ReplayDecoder:
@@ -42,14 +46,15 @@ class ReplayDecoder:
         self._bank = bank
         self._costs = bank.costs
         self._loader = loader
-        self._loadable = tuple(draft.loadable for draft in bank.drafts)
         self._text: Replayed | None = None
         self._output: tuple[int, ...] = ()
-        self._prompt = self._generated = self._end = 0
+        self._tokens: list[int] = []  # prompt and committed
+        self._prompt = self._generated = self._end = self._most = 0
         self._eos_ids: frozenset[int] = frozenset()
         self._held = [0] * len(bank.drafts)
-        self._lookups: dict[int, Lookup] = {}
-        self._looked: dict[int, float] = {}
+        self._lookups = {
+            index: LookupDrafter(draft.calibration) for index, draft in enumerate(bank.drafts) if not draft.loadable
+        }
 
     def begin(self, request: Request, reuse_tokens: int, stored: Any) -> Prefill:
         text = self._bank.text(request.prompt_ids, request.request_id)
@@ -62,11 +67,14 @@ class ReplayDecoder:
                 f"{request.max_new_tokens}: ask for fewer"
             )
         self._text, self._output, self._prompt = text, output, prompt
+        self._tokens = [*request.prompt_ids, output[0]]
+        self._most = request.max_new_tokens
         self._end = min(len(output), request.max_new_tokens)
         self._generated, self._eos_ids = 1, request.eos_ids
         self._held = [0] * len(self._held)
-        self._lookups.clear()
-        self._looked.clear()
+        for lookup in self._lookups.values():
+            lookup.begin()
+            lookup.sync(self._tokens)
         restore_s = self._costs.model.kv_restore_s(reuse_tokens) if reuse_tokens else 0.0
         self._loader.work(restore_s + self._costs.model.prefill_s(prompt - reuse_tokens, reuse_tokens))
         return Prefill(output[0], prompt - reuse_tokens, reuse_tokens)
@@ -74,16 +82,17 @@ class ReplayDecoder:
     def round(self, draft: int | None, payload: Any, gamma: int, threshold: float) -> Round:
         if self._generated >= self._end:
             raise ValueError(f"expected a text in hand, got one at its end ({self._end} tokens): call begin() first")
-        if draft is None:
+        gamma = min(gamma, self._most - self._generated - 1)
+        if draft is None or gamma < 1:
             return self._commit(0.0, Round((), 0, 0))
-        if not 1 <= gamma <= RUN_ON + 1:
-            raise ValueError(f"gamma must be 1 to {RUN_ON + 1}, got {gamma}")
-        if not self._loadable[draft]:
+        if gamma > RUN_ON + 1:
+            raise ValueError(f"gamma must be at most {RUN_ON + 1}, got {gamma}: drafts were followed no further")
+        if draft in self._lookups:
             return self._lookup_round(draft, gamma, threshold)
         return self._model_round(draft, gamma, threshold)
 
     def catch_up_tokens(self, draft: int) -> int:
-        if not self._loadable[draft]:
+        if draft in self._lookups:
             return 0
         return max(0, self._prompt + self._generated - self._held[draft] - 1)
 
@@ -94,22 +103,15 @@ class ReplayDecoder:
         return row
 
     def lookup_confidence(self, draft: int) -> float:
-        if self._loadable[draft]:
-            return math.nan
-        found = self._looked.get(draft)
-        if found is None:
-            tokens, confidence = self._lookup(draft).propose(1)
-            found = self._looked[draft] = self._calibrated(draft, confidence) if tokens else 0.0
-        return found
+        lookup = self._lookups.get(draft)
+        return math.nan if lookup is None else lookup.confidence(self._tokens)
 
     def store(self) -> None:
         """Take the time of copying the KV out; there is nothing to copy."""
         self._loader.work(self._costs.model.kv_store_s(self._prompt + self._generated - 1))
 
     def stored_tokens(self) -> tuple[int, ...]:
-        if self._text is None:
-            return ()
-        return (*self._text.trace.prompt_ids, *self._output[: self._generated - 1])
+        return tuple(self._tokens[:-1])
 
     def forget_draft(self, draft: int) -> None:
         self._held[draft] = 0
@@ -140,7 +142,7 @@ class ReplayDecoder:
             if reach < threshold:
                 break
             sent += 1
-            if sent <= run and at + sent == length:
+            if sent <= run and at + sent == length:  # a right guess ended the text
                 break
         accepted = min(sent, run)
         self._held[draft] = context + min(accepted, steps - 1)
@@ -154,25 +156,15 @@ class ReplayDecoder:
         return self._commit(seconds, Round((), sent, accepted, steps, context - held - 1, scored, first))
 
     def _lookup_round(self, draft: int, gamma: int, threshold: float) -> Round:
-        tokens, raw = self._lookup(draft).propose(gamma)
-        seconds = self._costs.draft_s(draft, 1)
-        if not tokens:
-            return self._commit(seconds, Round((), 0, 0))
-        probability = self._calibrated(draft, raw)
-        at, output = self._generated, self._output
-        sent = steps = accepted = 0
-        reach = 1.0
-        for token in tokens[:gamma]:
-            steps += 1
-            reach *= probability
-            if reach < threshold:
+        proposal = self._lookups[draft].propose(self._tokens, self._prompt, gamma, threshold, self._eos_ids)
+        accepted = 0
+        truth = self._output[self._generated : self._end]
+        for token, right in zip(proposal.tokens, truth, strict=False):
+            if token != right:
                 break
-            if accepted == sent and at + sent < self._end and token == output[at + sent]:
-                accepted += 1
-            sent += 1
-            if token in self._eos_ids:
-                break
-        return self._commit(seconds, Round((), sent, accepted, steps, confidence=probability))
+            accepted += 1
+        done = Round((), len(proposal.tokens), accepted, proposal.steps, confidence=proposal.confidence)
+        return self._commit(self._costs.draft_s(draft, 1), done)
 
     def _commit(self, draft_s: float, done: Round) -> Round:
         """Pay for a round, commit its tokens, and complete its record."""
@@ -181,20 +173,7 @@ class ReplayDecoder:
         self._loader.work(draft_s + self._costs.round_s(1 + done.drafted, self._prompt + begin - 1))
         tokens = self._output[begin:end]
         self._generated = end
+        self._tokens.extend(tokens)
         for lookup in self._lookups.values():
-            lookup.observe(tokens)
-        self._looked.clear()
+            lookup.sync(self._tokens)
         return Round(tokens, *done[1:])
-
-    def _lookup(self, draft: int) -> Lookup:
-        lookup = self._lookups.get(draft)
-        if lookup is None:
-            assert self._text is not None, "a lookup has a text to look at"
-            lookup = self._lookups[draft] = self._bank.new_lookup()
-            lookup.observe((*self._text.trace.prompt_ids, *self._output[: self._generated]))
-        return lookup
-
-    def _calibrated(self, draft: int, raw: float) -> float:
-        slope, offset = self._bank.drafts[draft].calibration
-        clipped = min(max(raw, 1e-5), 1.0 - 1e-6)
-        return 1.0 / (1.0 + math.exp(-(slope * math.log(clipped / (1.0 - clipped)) + offset)))

@@ -40,6 +40,8 @@ class VirtualLoader:
 
     def start(self, draft: int) -> None:
         self._sync()
+        if draft in self._queue:
+            return
         self._queue.append(draft)
         if len(self._queue) == 1:
             self._begin_head()

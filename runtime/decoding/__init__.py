@@ -1,0 +1,1 @@
+"""Propose, verify, commit."""

@@ -67,7 +67,7 @@ class LiveDecoder:
 
     # -- the contract --------------------------------------------------------------------------------------------
 
-    def begin(self, request: Request, reuse_tokens: int, stored: Any) -> Prefill:  # noqa: D102
+    def begin(self, request: Request, reuse_tokens: int, stored: Any) -> Prefill:
         self._refuse_unless_fitting(request)
         prompt = list(request.prompt_ids)
         if not 0 <= reuse_tokens < len(prompt):
@@ -87,7 +87,7 @@ class LiveDecoder:
         self._sync_lookups()
         return Prefill(token, forwarded, reuse_tokens if forwarded < len(prompt) else 0)
 
-    def round(self, draft: int | None, payload: Any, gamma: int, threshold: float) -> Round:  # noqa: D102
+    def round(self, draft: int | None, payload: Any, gamma: int, threshold: float) -> Round:
         request = self._request
         if request is None:
             raise RuntimeError("round() without a request: call begin() first")
@@ -102,9 +102,7 @@ class LiveDecoder:
         proposal = Proposal()
         try:
             if drafter is not None:
-                proposal = drafter.propose(
-                    self._tokens, len(request.prompt_ids), gamma, threshold, request.eos_ids
-                )
+                proposal = drafter.propose(self._tokens, len(request.prompt_ids), gamma, threshold, request.eos_ids)
                 self._refuse_unless_known(proposal.tokens, draft)
             verdict = verify(self.target, self._tokens[-1], proposal.tokens, request.eos_ids, self._margin)
             self._tokens.extend(verdict.tokens)
@@ -130,22 +128,22 @@ class LiveDecoder:
         drafter: Drafter | None = self._lookups.get(draft) or self._models.get(draft)
         return max(0, committed - 1) if drafter is None else drafter.catch_up_tokens(committed)
 
-    def predicted(self) -> Floats:  # noqa: D102
+    def predicted(self) -> Floats:
         if self._topic is None or not self._tokens:
             return self._expected
         return self._topic.predict(self._tokens)
 
-    def lookup_confidence(self, draft: int) -> float:  # noqa: D102
+    def lookup_confidence(self, draft: int) -> float:
         lookup = self._lookups.get(draft)
         return float("nan") if lookup is None else lookup.confidence(self._tokens)
 
-    def store(self) -> KVState:  # noqa: D102
+    def store(self) -> KVState:
         return self.target.export_kv(self.target.length)
 
-    def stored_tokens(self) -> tuple[int, ...]:  # noqa: D102
+    def stored_tokens(self) -> tuple[int, ...]:
         return tuple(self._tokens[: self.target.length])
 
-    def forget_draft(self, draft: int) -> None:  # noqa: D102
+    def forget_draft(self, draft: int) -> None:
         self._models.pop(draft, None)
 
     # -- parts ---------------------------------------------------------------------------------------------------

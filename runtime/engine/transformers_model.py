@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from runtime.engine.base import KVState, Logits
+from runtime.engine.fingerprint import target_fingerprint
 from runtime.engine.kv_cache import GrowingCache
 from runtime.engine.packing import pack_linears, weight_bytes
 from runtime.errors import UserError
@@ -36,6 +38,7 @@ class TransformersModel:
         self.model: PreTrainedModel = model.eval()  # type: ignore[no-untyped-call]
         model.requires_grad_(False)
         self._dtype, self._device = model.dtype, model.device
+        self.fingerprint = target_fingerprint(model)  # before packing: packed weights are no parameters
         if pack:
             pack_linears(model)
         config = model.config.get_text_config(decoder=True)
@@ -59,7 +62,7 @@ class TransformersModel:
         """
         try:
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
             raise UserError(
                 f"{folder}: expected a folder with a causal language model (config.json and safetensors), got: "
                 f"{str(error).splitlines()[0] if str(error) else type(error).__name__}; check the path or fetch the "
@@ -69,35 +72,35 @@ class TransformersModel:
         return cls(model)
 
     @property
-    def length(self) -> int:  # noqa: D102  (the contract says it all, here and below)
+    def length(self) -> int:
         return self._length
 
     @property
-    def vocab_size(self) -> int:  # noqa: D102
+    def vocab_size(self) -> int:
         return self._vocab_size
 
     @property
-    def context_limit(self) -> int:  # noqa: D102
+    def context_limit(self) -> int:
         return self._context_limit
 
     @property
-    def kv_bytes_per_token(self) -> int:  # noqa: D102
+    def kv_bytes_per_token(self) -> int:
         return self._kv_bytes_per_token
 
     @property
-    def weight_bytes(self) -> int:  # noqa: D102
+    def weight_bytes(self) -> int:
         return self._weight_bytes
 
     @property
-    def device(self) -> torch.device:  # noqa: D102
+    def device(self) -> torch.device:
         return self._device
 
     @property
-    def dtype(self) -> torch.dtype:  # noqa: D102
+    def dtype(self) -> torch.dtype:
         return self._dtype
 
     @torch.inference_mode()
-    def forward(self, tokens: Sequence[int], logits: Logits) -> torch.Tensor:  # noqa: D102
+    def forward(self, tokens: Sequence[int], logits: Logits) -> torch.Tensor:
         if not tokens:
             raise ValueError("expected at least one token to forward, got none")
         end = self._length + len(tokens)
@@ -118,21 +121,21 @@ class TransformersModel:
         self._length = end
         return rows[-1:].float() if logits == "last" else rows.float()
 
-    def crop(self, length: int) -> None:  # noqa: D102
+    def crop(self, length: int) -> None:
         if length < 0:
             raise ValueError(f"expected a length of at least 0, got {length}")
         self._cache.crop_to(length)
         self._length = min(self._length, length)
 
     @torch.inference_mode()
-    def export_kv(self, length: int) -> KVState:  # noqa: D102
+    def export_kv(self, length: int) -> KVState:
         if not 0 < length <= self._length:
             raise ValueError(f"expected a length of 1 to {self._length} (tokens in the cache), got {length}")
         payload = self._cache.copy_out(length)
         return KVState(length, length * self._kv_bytes_per_token, payload)
 
     @torch.inference_mode()
-    def import_kv(self, state: KVState, length: int) -> None:  # noqa: D102
+    def import_kv(self, state: KVState, length: int) -> None:
         if not 0 < length <= state.length:
             raise ValueError(f"expected a length of 1 to {state.length} (tokens stored), got {length}")
         self._length = 0
@@ -140,14 +143,14 @@ class TransformersModel:
         self._length = length
 
     @torch.inference_mode()
-    def embed(self, tokens: Sequence[int]) -> torch.Tensor:  # noqa: D102
+    def embed(self, tokens: Sequence[int]) -> torch.Tensor:
         rows: torch.Tensor = self._embedding(torch.tensor([tokens], dtype=torch.long, device=self._device))
         return rows
 
-    def reset(self) -> None:  # noqa: D102
+    def reset(self) -> None:
         self.crop(0)
 
-    def synchronize(self) -> None:  # noqa: D102
+    def synchronize(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 

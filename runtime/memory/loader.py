@@ -53,7 +53,7 @@ class ThreadLoader:
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def start(self, draft: int) -> None:  # noqa: D102  (the contract says it all, here and below)
+    def start(self, draft: int) -> None:
         if self._paths[draft] is None:
             raise ValueError(f"expected a draft with a file, got draft {draft}: it has no weights to load")
         with self._changed:
@@ -67,25 +67,25 @@ class ThreadLoader:
                 self._thread = threading.Thread(target=self._work, name="specpilot-loader", daemon=True)
                 self._thread.start()
 
-    def poll(self) -> list[Loaded]:  # noqa: D102
+    def poll(self) -> list[Loaded]:
         if not self._finished:  # this is called every round
             return []
         with self._changed:
             finished, self._finished = self._finished, []
         return finished
 
-    def wait(self, draft: int) -> None:  # noqa: D102
+    def wait(self, draft: int) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or (draft not in self._queue and draft != self._running))
 
-    def fraction(self, draft: int) -> float:  # noqa: D102
+    def fraction(self, draft: int) -> float:
         with self._changed:
             if draft != self._running:
                 return 0.0
             elapsed_s = time.perf_counter() - self._started_s
             return min(0.99, elapsed_s / max(self._expected_s[draft], 1e-6))
 
-    def close(self) -> None:  # noqa: D102
+    def close(self) -> None:
         with self._changed:
             self._closed = True
             self._queue.clear()

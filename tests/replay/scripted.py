@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -50,6 +51,7 @@ def draft_trace(draft: int, prompt: Sequence[int], output: Sequence[int]) -> Dra
     return DraftTrace(np.array(match), encode(confidence), encode(run_on), np.array(start, dtype=np.int32))
 
 
+@cache
 def make_trace(
     seed: int, kind: str = "single", group: str = "", turn: int = 0, domain: str = "code", split: str = "train",
     drafts: int = 2, most: int = 24,

@@ -76,9 +76,7 @@ class LookupDrafter:
         memory_tokens: Tokens of earlier requests remembered, at most.
     """
 
-    def __init__(
-        self, calibration: tuple[float, float] = (1.0, 0.0), memory_tokens: int = MEMORY_TOKENS
-    ) -> None:
+    def __init__(self, calibration: tuple[float, float] = (1.0, 0.0), memory_tokens: int = MEMORY_TOKENS) -> None:
         self._probability = tuple(calibrated(raw, calibration) for raw in CONFIDENCE)
         self._limit = max(1, memory_tokens // 2)
         self._young, self._old = _Generation(), _Generation()
@@ -103,7 +101,7 @@ class LookupDrafter:
         match = self._find()
         return 0.0 if match is None else self._probability[match.length]
 
-    def propose(  # noqa: D102  (the contract says it all, here and below)
+    def propose(
         self, tokens: Sequence[int], prompt_tokens: int, gamma: int, threshold: float, eos_ids: Collection[int]
     ) -> Proposal:
         self.sync(tokens)

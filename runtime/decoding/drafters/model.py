@@ -48,18 +48,18 @@ class ModelDrafter:
         """Tokens in the draft's cache."""
         return self._seen
 
-    def begin(self) -> None:  # noqa: D102  (the contract says it all, here and below)
+    def begin(self) -> None:
         self.settle(0)
 
-    def settle(self, length: int) -> None:  # noqa: D102
+    def settle(self, length: int) -> None:
         self._seen = min(self._seen, length)
         self._cache.crop_to(self._seen)
 
-    def catch_up_tokens(self, committed: int) -> int:  # noqa: D102
+    def catch_up_tokens(self, committed: int) -> int:
         return max(0, committed - 1 - self._seen)
 
     @torch.inference_mode()
-    def propose(  # noqa: D102
+    def propose(
         self, tokens: Sequence[int], prompt_tokens: int, gamma: int, threshold: float, eos_ids: Collection[int]
     ) -> Proposal:
         seen = self._seen

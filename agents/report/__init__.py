@@ -1,0 +1,1 @@
+"""The report of an evaluation: rows, and the forms in which people meet them."""

@@ -1,0 +1,72 @@
+"""This device's profile: measured once with the real models, kept in the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from pathlib import Path
+
+from runtime.bundle import library_versions
+from runtime.engine.sources import cache_folder
+from runtime.errors import UserError
+from runtime.live import LiveModels, open_models
+from runtime.profile import Profile
+from runtime.profiling import measure_profile
+from runtime.zoo import Zoo
+
+
+def device_name() -> str:
+    """The processor's name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def profile_path(zoo: Zoo, device: str, threads: int) -> Path:
+    """Where a measurement is kept: one file for this zoo, machine, thread count and these libraries."""
+    facts = {
+        "target": zoo.target.fingerprint,
+        "drafts": [draft.sha256 for draft in zoo.drafts],
+        "machine": [device_name(), os.cpu_count(), device, threads],
+        "versions": library_versions("torch", "transformers"),
+    }
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    return cache_folder() / "profiles" / f"{zoo.name}-{key}.json"
+
+
+def device_profile(
+    zoo: Zoo,
+    target: str | None = None,
+    device: str = "cpu",
+    threads: int = 0,
+    remeasure: bool = False,
+    progress: bool = True,
+    models: LiveModels | None = None,
+) -> Profile:
+    """The kept profile of this device, or a new measurement (a minute or two).
+
+    Args:
+        zoo: The zoo to measure with.
+        target: Another source of the target; None = the zoo's own.
+        device: Torch device.
+        threads: CPU threads; 0 = all cores.
+        remeasure: Measure even if a profile is kept.
+        progress: Whether to show a progress bar.
+        models: Models already in memory; None = opened if something is measured.
+    """
+    path = profile_path(zoo, device, threads)
+    if path.exists() and not remeasure:
+        try:
+            return Profile.load(path)
+        except UserError:
+            path.unlink()
+    models = models or open_models(zoo, target, device, threads)
+    profile = measure_profile(models, threads=threads or os.cpu_count() or 1, progress=progress)
+    profile.save(path)
+    return profile

@@ -1,0 +1,269 @@
+"""Measuring a device: the very code that decodes, with the real models, in a minute or two.
+
+forward   ``verify`` by width at the reference context: forward, argmax, margin
+decode    the same at width 1 by context
+prefill   forward of a whole prompt, logits of the last token only
+drafts    ``ModelDrafter.propose`` by width; width 1 is a fifth of five guesses
+load      the real loader thread, from file to usable; the file may lie in the page cache of the system
+kv        copies out of and into the target's cache
+slowdown  decoding and loading at once, both compared with themselves alone
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from runtime.bundle import library_versions
+from runtime.core import Request
+from runtime.decoding.drafters.lookup import LookupDrafter
+from runtime.decoding.drafters.model import ModelDrafter
+from runtime.decoding.greedy import verify
+from runtime.decoding.live import LiveDecoder
+from runtime.engine.loaded_draft import LoadedDraft, load_draft
+from runtime.engine.transformers_model import TransformersModel
+from runtime.errors import UserError
+from runtime.live import LiveModels
+from runtime.memory.base import Loaded
+from runtime.memory.loader import ThreadLoader
+from runtime.profile import DraftCost, Profile
+from runtime.timing import Timed, curve, median_of, timed
+
+REFERENCE_CONTEXT = 200
+WIDTHS = (1, 2, 3, 5, 9)
+CONTEXTS = (64, 512, 1024)
+PREFILLS = (32, 128, 512)
+KV_TOKENS = (32, 128, 512)
+NARROW, WIDE = (2, 4, 8), (32, 128, 512)
+"""Widths of a draft's forward: behind the reference context, and from nothing."""
+
+GUESSES = 5
+ROUNDS, SLOW_ROUNDS = 9, 3
+LOADS = 4
+MOST_SLOWDOWN = 10.0
+
+
+class Slowdown(NamedTuple):
+    """How much decoding and loading hinder each other, both at least 1."""
+
+    decode: float
+    load: float
+
+
+def measure_profile(models: LiveModels, threads: int, progress: bool = True) -> Profile:
+    """Measure this device with a zoo's models.
+
+    Args:
+        models: The target in memory, and the zoo whose drafts are measured.
+        threads: Processor threads in use, for the record.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        UserError: If a draft cannot be loaded.
+    """
+    from runtime.device import device_name  # it imports this module
+
+    zoo, target = models.zoo, models.target
+    bench = Bench(models)
+    with tqdm(total=6 + len(zoo.drafts), desc="profile", disable=None if progress else True) as bar:
+
+        def step(what: str) -> None:
+            bar.set_postfix_str(what)
+            bar.update()
+
+        forward = bench.forward()
+        step("verify")
+        decode = bench.decode() | {bench.context: forward[1]}
+        step("decode")
+        prefill = bench.prefill()
+        step("prefill")
+        store, restore = bench.kv()
+        step("KV")
+        overhead_s = bench.round_overhead_s(forward[1].seconds)
+        step("round")
+        try:
+            drafts = {}
+            for index, draft in enumerate(zoo.drafts):
+                drafts[draft.name] = bench.draft(index)
+                step(draft.name)
+            slowdown = bench.slowdown({name: cost.load_s for name, cost in drafts.items()})
+            step("contention")
+        finally:
+            bench.close()
+    return Profile(
+        device=device_name(),
+        engine="transformers",
+        dtype=str(target.dtype).removeprefix("torch."),
+        threads=threads,
+        target=zoo.target.fingerprint,
+        reference_context=bench.context,
+        forward=curve(forward),
+        decode=curve(decode),
+        prefill=curve(prefill),
+        drafts=drafts,
+        kv_store=curve(store),
+        kv_restore=curve(restore),
+        kv_bytes_per_token=target.kv_bytes_per_token,
+        round_overhead_s=overhead_s,
+        decode_slowdown=slowdown.decode,
+        load_slowdown=slowdown.load,
+        versions=library_versions("torch", "transformers"),
+    )
+
+
+class Bench:
+    """What is measured, one method a cost. The target's sequence is used up.
+
+    Args:
+        models: Target and zoo.
+    """
+
+    def __init__(self, models: LiveModels) -> None:
+        self.zoo = models.zoo
+        self.target: TransformersModel = models.target
+        self.limit = self.target.context_limit
+        self.context = min(REFERENCE_CONTEXT, self.limit // 2)
+        rng = random.Random(0)
+        self.tokens = [rng.randrange(self.target.vocab_size) for _ in range(min(self.limit, CONTEXTS[-1] + 64))]
+        self.loader = ThreadLoader(
+            [self.zoo.draft_path(i) if draft.file else None for i, draft in enumerate(self.zoo.drafts)],
+            partial(load_draft, device=str(self.target.device)),
+        )
+        self._warm_loader = False
+
+    def close(self) -> None:
+        """End the loader's thread and forget the sequence."""
+        self.loader.close()
+        self.target.reset()
+
+    def forward(self) -> dict[int, Timed]:
+        """Verifying by width, behind the reference context."""
+        self._prefilled(self.context)
+        return self._timed({width: partial(self._verify, width, self.context) for width in WIDTHS})
+
+    def decode(self) -> dict[int, Timed]:
+        """A plain step by context."""
+        contexts = [c for c in CONTEXTS if c + WIDTHS[-1] < self.limit and c != self.context] or [self.limit // 4]
+        self._prefilled(max(contexts))
+        steps: dict[int, Timed] = {}
+        for context in sorted(contexts, reverse=True):
+            self.target.crop(context)
+            steps |= self._timed({context: partial(self._verify, 1, context)})
+        return steps
+
+    def prefill(self) -> dict[int, Timed]:
+        """Prefilling by prompt length."""
+        sizes = self._sizes(PREFILLS)
+        return timed({size: partial(self._prefilled, size) for size in sizes}, SLOW_ROUNDS, self.target.synchronize)
+
+    def kv(self) -> tuple[dict[int, Timed], dict[int, Timed]]:
+        """Copying KV out and back in, by tokens."""
+        sizes = self._sizes(KV_TOKENS)
+        self._prefilled(max(sizes))
+        state = self.target.export_kv(max(sizes))
+        store = self._timed({size: partial(self.target.export_kv, size) for size in sizes})
+        return store, self._timed({size: partial(self.target.import_kv, state, size) for size in sizes})
+
+    def round_overhead_s(self, forward_s: float) -> float:
+        """A plain round of the live decoder, less the verifying itself."""
+        decoder = LiveDecoder(self.target, self.zoo.specs(self.limit))
+        rounds = min(3 * ROUNDS, self.limit - self.context - 1)
+        decoder.begin(Request("overhead", tuple(self.tokens[: self.context]), rounds + 1), 0, None)
+        one = timed({1: partial(decoder.round, None, None, 0, 0.0)}, rounds - 2, self.target.synchronize)[1]
+        return max(0.0, one.seconds - forward_s)
+
+    def draft(self, index: int) -> DraftCost:
+        """Guessing, catching up and loading of one draft."""
+        draft = self.zoo.drafts[index]
+        if not draft.file:
+            return DraftCost(curve(self._lookup()), 0.0, draft.bytes, draft.kv_bytes_per_token)
+        if not self._warm_loader:
+            self._load(index)
+            self._warm_loader = True
+        loads = [self._load(index) for _ in range(SLOW_ROUNDS)]
+        payload = loads[-1].payload
+        load_s = median_of([load.seconds for load in loads]).seconds
+        return DraftCost(curve(self._guesses(payload)), load_s, payload.weight_bytes, draft.kv_bytes_per_token)
+
+    def slowdown(self, load_s: dict[str, float]) -> Slowdown:
+        """Loads of the slowest draft while plain steps go on.
+
+        With k steps of f seconds each in a wall time T, of which the load ran L: k·f = L / slowdown + (T - L).
+        """
+        if not any(load_s.values()):
+            return Slowdown(1.0, 1.0)
+        name = max(load_s, key=load_s.__getitem__)
+        index = self.zoo.draft_names.index(name)
+        self._prefilled(self.context)
+        alone_s = self._timed({1: partial(self._verify, 1, self.context)})[1].seconds
+        work_s = wall_s = loading_s = 0.0
+        loads = []
+        for _ in range(LOADS):
+            self.target.synchronize()
+            begun_s = time.perf_counter()
+            self.loader.start(index)
+            finished: list[Loaded] = []
+            while not finished:
+                self._verify(1, self.context)
+                self.target.synchronize()
+                work_s += alone_s
+                finished = self.loader.poll()
+            wall_s += time.perf_counter() - begun_s
+            loading_s += finished[0].seconds
+            loads.append(finished[0].seconds)
+        beside_s = work_s - wall_s + loading_s
+        decode = loading_s / beside_s if beside_s > loading_s / MOST_SLOWDOWN else MOST_SLOWDOWN
+        load = median_of(loads).seconds / load_s[name]
+        return Slowdown(max(1.0, decode), min(max(1.0, load), MOST_SLOWDOWN))
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _timed(self, pieces: dict[int, Callable[[], object]]) -> dict[int, Timed]:
+        return timed(pieces, ROUNDS, self.target.synchronize)
+
+    def _sizes(self, wanted: tuple[int, ...]) -> list[int]:
+        """The sizes that the target can read; a curve needs two."""
+        return [size for size in wanted if size < self.limit] or [self.limit // 4, self.limit // 2]
+
+    def _prefilled(self, tokens: int) -> None:
+        self.target.reset()
+        self.target.forward(self.tokens[:tokens], "last")
+
+    def _verify(self, width: int, context: int) -> None:
+        verify(self.target, self.tokens[0], self.tokens[1:width], (), 0.0)
+        self.target.crop(context)
+
+    def _load(self, index: int) -> Loaded:
+        self.loader.start(index)
+        self.loader.wait(index)
+        (loaded,) = self.loader.poll()
+        if loaded.error is not None:
+            raise UserError(loaded.error)
+        return loaded
+
+    def _guesses(self, payload: LoadedDraft) -> dict[int, Timed]:
+        """A draft's forwards by width."""
+        drafter = ModelDrafter(payload, self.target.embed, self.target.vocab_size)
+
+        def guess(behind: int, width: int, guesses: int) -> None:
+            drafter.settle(behind)
+            drafter.propose(self.tokens[: behind + width], behind + width, guesses, 0.0, ())
+
+        guess(0, self.context, 1)
+        pieces: dict[int, Callable[[], object]] = {1: partial(guess, self.context, 1, GUESSES)}
+        pieces |= {width: partial(guess, self.context, width, 1) for width in NARROW}
+        points = self._timed(pieces)
+        points[1] = Timed(points[1].seconds / GUESSES, points[1].spread / GUESSES)
+        wide = {width: partial(guess, 0, width, 1) for width in WIDE if width < self.limit}
+        return points | timed(wide, SLOW_ROUNDS, self.target.synchronize)
+
+    def _lookup(self) -> dict[int, Timed]:
+        """Looking up, and taking in what was committed."""
+        lookup, text = LookupDrafter(), self.tokens[: self.context // 2] * 2
+        lookup.sync(text)
+        return self._timed({1: partial(lookup.propose, text, 1, 4, 0.0, ())})
