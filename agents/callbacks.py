@@ -6,35 +6,40 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
-from agents.ppo import Learner, predict
+from agents.export import export_policy
 from runtime.control.action import ActionCodec
+from runtime.control.base import Controller
+from runtime.control.frozen import FrozenController
 from runtime.control.observation import Observation
 from runtime.core import Decision, Outcome, Phase
 from runtime.files import written_whole
 
 
-class LearnerController:
-    """A learner in training as a controller: deterministic, masked."""
+class CountingController:
+    """Passes decisions through and counts the kinds of rounds."""
 
-    def __init__(self, learner: Learner, codec: ActionCodec, name: str = "policy") -> None:
-        self.name = name
-        self._learner, self._codec = learner, codec
+    def __init__(self, inner: Controller) -> None:
+        self.name = inner.name
+        self._inner = inner
         self.choices: Counter[str] = Counter()
 
-    def begin_stream(self) -> None: ...
+    def begin_stream(self) -> None:
+        self._inner.begin_stream()
 
     def decide(self, observation: Observation) -> Decision:
-        decision = self._codec.decode(predict(self._learner, observation))
+        decision = self._inner.decide(observation)
         if observation.phase is Phase.DECODE:
             self.choices["plain" if decision.draft is None else f"gamma_{decision.gamma}"] += 1
         return decision
 
-    def learn(self, outcome: Outcome) -> None: ...
+    def learn(self, outcome: Outcome) -> None:
+        self._inner.learn(outcome)
 
 
 class ValidationCallback(BaseCallback):
@@ -51,7 +56,7 @@ class ValidationCallback(BaseCallback):
 
     def __init__(
         self,
-        judge: Callable[[LearnerController], float],
+        judge: Callable[[Controller], float],
         codec: ActionCodec,
         every: int,
         folder: Path,
@@ -80,7 +85,10 @@ class ValidationCallback(BaseCallback):
 
     def validate(self) -> None:
         """Judge now; save the weights if they are the best so far."""
-        controller = LearnerController(self.model, self._codec)  # type: ignore[arg-type]
+        with TemporaryDirectory() as folder:  # judged as it will be deployed
+            graph, size = Path(folder) / "policy.onnx", self.model.observation_space.shape[0]
+            export_policy(self.model.policy, self._codec, size, graph)
+            controller = CountingController(FrozenController(graph, self._codec.n_drafts, size))
         speedup = self._judge(controller)
         self.curve.append((self.num_timesteps, speedup))
         self.logger.record("validation/speedup_vs_plain", speedup)

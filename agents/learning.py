@@ -11,7 +11,7 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from agents.callbacks import LearnerController, ValidationCallback
+from agents.callbacks import ValidationCallback
 from agents.evaluation import serve
 from agents.ppo import Learner, build_learner
 from agents.round_table import RoundTable
@@ -38,7 +38,7 @@ class Learned:
     curve: tuple[tuple[int, float], ...]
 
 
-def make_judge(world: ReplayWorld, streams: int) -> Callable[[LearnerController], float]:
+def make_judge(world: ReplayWorld, streams: int) -> Callable[[Controller], float]:
     """From a controller to its speed-up over plain decoding on validation streams."""
     chosen = world.streams(VALIDATION_SEED, streams)
 

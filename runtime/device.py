@@ -60,6 +60,7 @@ def device_profile(
         progress: Whether to show a progress bar.
         models: Models already in memory; None = opened if something is measured.
     """
+    threads = threads or os.cpu_count() or 1
     path = profile_path(zoo, device, threads)
     if path.exists() and not remeasure:
         try:
@@ -67,6 +68,6 @@ def device_profile(
         except UserError:
             path.unlink()
     models = models or open_models(zoo, target, device, threads)
-    profile = measure_profile(models, threads=threads or os.cpu_count() or 1, progress=progress)
+    profile = measure_profile(models, threads=threads, progress=progress)
     profile.save(path)
     return profile

@@ -17,7 +17,7 @@ from runtime.control.topic import TopicPredictor
 from runtime.core import MemoryConfig
 from runtime.decoding.clock import WallClock
 from runtime.decoding.live import LiveDecoder
-from runtime.engine.loaded_draft import load_draft
+from runtime.engine.loaded_draft import load_draft, load_with_one_thread
 from runtime.engine.sources import resolve_first
 from runtime.engine.transformers_model import TransformersModel
 from runtime.errors import UserError
@@ -90,6 +90,7 @@ def open_session(
         [zoo.draft_path(i) if draft.file else None for i, draft in enumerate(zoo.drafts)],
         partial(load_draft, device=device),
         [costs.load_s(i) for i in range(len(specs))],
+        load_with_one_thread,
     )
     topic = TopicPredictor.load(zoo.folder / zoo.topic) if zoo.topic else None
     decoder = LiveDecoder(models.target, specs, topic)

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 from tqdm import tqdm
 
 from runtime.bundle import library_versions
@@ -25,14 +27,14 @@ from runtime.decoding.drafters.lookup import LookupDrafter
 from runtime.decoding.drafters.model import ModelDrafter
 from runtime.decoding.greedy import verify
 from runtime.decoding.live import LiveDecoder
-from runtime.engine.loaded_draft import LoadedDraft, load_draft
+from runtime.engine.loaded_draft import LoadedDraft, load_draft, load_with_one_thread
 from runtime.engine.transformers_model import TransformersModel
 from runtime.errors import UserError
 from runtime.live import LiveModels
 from runtime.memory.base import Loaded
 from runtime.memory.loader import ThreadLoader
-from runtime.profile import DraftCost, Profile
-from runtime.timing import Timed, curve, median_of, timed
+from runtime.profile import Curve, DraftCost, Profile
+from runtime.timing import WARM_UP, Timed, curve, median_of, timed
 
 REFERENCE_CONTEXT = 200
 WIDTHS = (1, 2, 3, 5, 9)
@@ -45,6 +47,8 @@ NARROW, WIDE = (2, 4, 8), (32, 128, 512)
 GUESSES = 5
 ROUNDS, SLOW_ROUNDS = 9, 3
 LOADS = 4
+SWEEPS = 3
+"""Everything is measured this often, and the median taken."""
 MOST_SLOWDOWN = 10.0
 
 
@@ -68,35 +72,40 @@ def measure_profile(models: LiveModels, threads: int, progress: bool = True) -> 
     """
     from runtime.device import device_name  # it imports this module
 
-    zoo, target = models.zoo, models.target
-    bench = Bench(models)
-    with tqdm(total=6 + len(zoo.drafts), desc="profile", disable=None if progress else True) as bar:
+    with tqdm(total=SWEEPS * (6 + len(models.zoo.drafts)), desc="profile", disable=None if progress else True) as bar:
 
         def step(what: str) -> None:
             bar.set_postfix_str(what)
             bar.update()
 
-        forward = bench.forward()
+        sweeps = [_sweep(models, threads, device_name(), step) for _ in range(SWEEPS)]
+    return middle(sweeps)
+
+
+def _sweep(models: LiveModels, threads: int, device: str, step: Callable[[str], None]) -> Profile:
+    """Measure everything once."""
+    zoo, target = models.zoo, models.target
+    bench = Bench(models)
+    try:
+        forward, decode = bench.forward()
         step("verify")
-        decode = bench.decode() | {bench.context: forward[1]}
-        step("decode")
         prefill = bench.prefill()
         step("prefill")
         store, restore = bench.kv()
         step("KV")
-        overhead_s = bench.round_overhead_s(forward[1].seconds)
+        overhead_s = bench.round_overhead_s()
         step("round")
-        try:
-            drafts = {}
-            for index, draft in enumerate(zoo.drafts):
-                drafts[draft.name] = bench.draft(index)
-                step(draft.name)
-            slowdown = bench.slowdown({name: cost.load_s for name, cost in drafts.items()})
-            step("contention")
-        finally:
-            bench.close()
+        drafts = {}
+        for index, draft in enumerate(zoo.drafts):
+            drafts[draft.name] = bench.draft(index)
+            step(draft.name)
+        slowdown = bench.slowdown({name: cost.load_s for name, cost in drafts.items()})
+        step("contention")
+    finally:
+        bench.close()
+        step("done")
     return Profile(
-        device=device_name(),
+        device=device,
         engine="transformers",
         dtype=str(target.dtype).removeprefix("torch."),
         threads=threads,
@@ -113,6 +122,38 @@ def measure_profile(models: LiveModels, threads: int, progress: bool = True) -> 
         decode_slowdown=slowdown.decode,
         load_slowdown=slowdown.load,
         versions=library_versions("torch", "transformers"),
+    )
+
+
+def middle(sweeps: Sequence[Profile]) -> Profile:
+    """The median of several measurements of one device, number by number.
+
+    Drafts of the same shape are measured minutes apart in one sweep; a slow minute must not become a slow draft.
+    """
+
+    def number(values: Iterable[float]) -> float:
+        return float(np.median(list(values)))
+
+    def line(curves: Sequence[Curve]) -> Curve:
+        seconds, spread = (np.median([getattr(c, name) for c in curves], axis=0) for name in ("seconds", "spread"))
+        return Curve(curves[0].x, tuple(seconds.tolist()), tuple(spread.tolist()))
+
+    first = sweeps[0]
+    curves = ("forward", "decode", "prefill", "kv_store", "kv_restore")
+    numbers = ("round_overhead_s", "decode_slowdown", "load_slowdown")
+    drafts = {
+        name: replace(
+            cost,
+            forward=line([sweep.drafts[name].forward for sweep in sweeps]),
+            load_s=number(sweep.drafts[name].load_s for sweep in sweeps),
+        )
+        for name, cost in first.drafts.items()
+    }
+    return replace(
+        first,
+        drafts=drafts,
+        **{name: line([getattr(sweep, name) for sweep in sweeps]) for name in curves},
+        **{name: number(getattr(sweep, name) for sweep in sweeps) for name in numbers},
     )
 
 
@@ -133,6 +174,7 @@ class Bench:
         self.loader = ThreadLoader(
             [self.zoo.draft_path(i) if draft.file else None for i, draft in enumerate(self.zoo.drafts)],
             partial(load_draft, device=str(self.target.device)),
+            prepare=load_with_one_thread,
         )
         self._warm_loader = False
 
@@ -141,20 +183,22 @@ class Bench:
         self.loader.close()
         self.target.reset()
 
-    def forward(self) -> dict[int, Timed]:
-        """Verifying by width, behind the reference context."""
-        self._prefilled(self.context)
-        return self._timed({width: partial(self._verify, width, self.context) for width in WIDTHS})
-
-    def decode(self) -> dict[int, Timed]:
-        """A plain step by context."""
+    def forward(self) -> tuple[dict[int, Timed], dict[int, Timed]]:
+        """Verifying by width behind the reference context, and a plain step by context."""
         contexts = [c for c in CONTEXTS if c + WIDTHS[-1] < self.limit and c != self.context] or [self.limit // 4]
-        self._prefilled(max(contexts))
-        steps: dict[int, Timed] = {}
-        for context in sorted(contexts, reverse=True):
-            self.target.crop(context)
-            steps |= self._timed({context: partial(self._verify, 1, context)})
-        return steps
+        deepest = max(*contexts, self.context)
+        self._prefilled(deepest)
+        state = self.target.export_kv(deepest)
+        at = {f"width {width}": (width, self.context) for width in WIDTHS}
+        at |= {f"context {context}": (1, context) for context in contexts}
+        points = timed(
+            {name: partial(self._verify, *place) for name, place in at.items()},
+            ROUNDS,
+            self.target.synchronize,
+            prepare=lambda name: self.target.import_kv(state, at[name][1]),
+        )
+        forward = {width: points[f"width {width}"] for width in WIDTHS}
+        return forward, {self.context: forward[1]} | {c: points[f"context {c}"] for c in contexts}
 
     def prefill(self) -> dict[int, Timed]:
         """Prefilling by prompt length."""
@@ -169,13 +213,20 @@ class Bench:
         store = self._timed({size: partial(self.target.export_kv, size) for size in sizes})
         return store, self._timed({size: partial(self.target.import_kv, state, size) for size in sizes})
 
-    def round_overhead_s(self, forward_s: float) -> float:
+    def round_overhead_s(self) -> float:
         """A plain round of the live decoder, less the verifying itself."""
         decoder = LiveDecoder(self.target, self.zoo.specs(self.limit))
-        rounds = min(3 * ROUNDS, self.limit - self.context - 1)
-        decoder.begin(Request("overhead", tuple(self.tokens[: self.context]), rounds + 1), 0, None)
-        one = timed({1: partial(decoder.round, None, None, 0, 0.0)}, rounds - 2, self.target.synchronize)[1]
-        return max(0.0, one.seconds - forward_s)
+        rounds = min(2 * ROUNDS, self.limit - self.context - WARM_UP - 2)
+        decoder.begin(Request("overhead", tuple(self.tokens[: self.context]), rounds + WARM_UP + 2), 0, None)
+        points = timed(
+            {
+                "round": partial(decoder.round, None, None, 0, 0.0),
+                "verify": lambda: self._verify(1, self.target.length),
+            },
+            rounds,
+            self.target.synchronize,
+        )
+        return max(0.0, points["round"].seconds - points["verify"].seconds)
 
     def draft(self, index: int) -> DraftCost:
         """Guessing, catching up and loading of one draft."""

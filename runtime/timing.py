@@ -28,18 +28,24 @@ def median_of(samples: list[float]) -> Timed:
 
 
 def timed(
-    pieces: Mapping[Key, Callable[[], object]], rounds: int, synchronize: Callable[[], None]
+    pieces: Mapping[Key, Callable[[], object]],
+    rounds: int,
+    synchronize: Callable[[], None],
+    prepare: Callable[[Key], object] | None = None,
 ) -> dict[Key, Timed]:
     """Time pieces of work in turn.
 
     Args:
-        pieces: What to time; every piece leaves things as it found them.
+        pieces: What to time, by name or size.
         rounds: How often each is timed, after ``WARM_UP`` rounds that do not count (one if ``rounds`` is small).
         synchronize: Returns when all device work issued before is finished.
+        prepare: Done before each piece, outside its time.
     """
     samples: dict[Key, list[float]] = {key: [] for key in pieces}
     for number in range(-min(WARM_UP, max(1, rounds // 3)), rounds):
         for key, piece in pieces.items():
+            if prepare is not None:
+                prepare(key)
             synchronize()
             begun_s = time.perf_counter()
             piece()

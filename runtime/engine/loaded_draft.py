@@ -45,3 +45,11 @@ def load_draft(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float
     net.requires_grad_(False).to(device=device, dtype=dtype)
     pack_linears(net)
     return LoadedDraft(name, net, vocab, weight_bytes(net))
+
+
+def load_with_one_thread() -> None:
+    """For the loader's thread: one CPU thread for what it computes.
+
+    A second OpenMP team beside the decoder's would make both wait for each other at every barrier.
+    """
+    torch.set_num_threads(1)

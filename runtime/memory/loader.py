@@ -34,6 +34,7 @@ class ThreadLoader:
         paths: Draft file by draft index; None for a draft without weights.
         read: Brings one file into compute memory; may raise.
         expected_s: Load time by draft index, from a profile; refined by every load.
+        prepare: Called once in the thread before its first load.
     """
 
     def __init__(
@@ -41,9 +42,10 @@ class ThreadLoader:
         paths: Sequence[Path | None],
         read: Callable[[Path], Any],
         expected_s: Sequence[float] | None = None,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
         self._paths = tuple(paths)
-        self._read = read
+        self._read, self._prepare = read, prepare
         self._expected_s = list(expected_s) if expected_s is not None else [DEFAULT_LOAD_S] * len(self._paths)
         self._changed = threading.Condition()  # guards everything below
         self._queue: deque[int] = deque()
@@ -97,6 +99,7 @@ class ThreadLoader:
                 LOGGER.warning("a draft is still loading after %.0f s: it is abandoned", CLOSE_TIMEOUT_S)
 
     def _work(self) -> None:
+        self._prepare()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or bool(self._queue))
