@@ -45,7 +45,9 @@ def _bind(make: Callable[[int, int], Controller], gamma: int, stop: int) -> Fact
     return lambda: make(gamma, stop)
 
 
-def tuned_baselines(setting: Setting, streams: int, seed: int, progress: bool) -> tuple[dict[str, Factory], list[Tuned]]:
+def tuned_baselines(
+    setting: Setting, streams: int, seed: int, progress: bool
+) -> tuple[dict[str, Factory], list[Tuned]]:
     """Every baseline by its name in reports, and what tuning chose."""
     names = tuple(spec.name for spec in setting.specs)
     n, stops = len(names), tuple(range(len(STOP_LEVELS)))

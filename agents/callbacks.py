@@ -86,7 +86,7 @@ class ValidationCallback(BaseCallback):
     def validate(self) -> None:
         """Judge now; save the weights if they are the best so far."""
         with TemporaryDirectory() as folder:  # judged as it will be deployed
-            graph, size = Path(folder) / "policy.onnx", self.model.observation_space.shape[0]
+            graph, size = Path(folder) / "policy.onnx", len(self.model.observation_space.low)  # type: ignore[attr-defined]
             export_policy(self.model.policy, self._codec, size, graph)
             controller = CountingController(FrozenController(graph, self._codec.n_drafts, size))
         speedup = self._judge(controller)
@@ -109,5 +109,3 @@ class ValidationCallback(BaseCallback):
     def load_best(self) -> None:
         """Put the best weights back into the learner."""
         self.model.set_parameters(str(self._folder / "best.zip"), device="cpu")
-
-

@@ -47,7 +47,12 @@ def export_policy(policy: Any, codec: ActionCodec, observation_size: int, path: 
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the exporter warns of its own deprecations
         torch.onnx.export(
-            graph, example, buffer, input_names=["observation", "mask"], output_names=["action"], dynamo=False,
+            graph,
+            example,
+            buffer,  # type: ignore[arg-type]  # documented to take a file object, typed not to
+            input_names=["observation", "mask"],
+            output_names=["action"],
+            dynamo=False,
             opset_version=17,
         )
     with written_whole(path) as aside:

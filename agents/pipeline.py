@@ -78,7 +78,11 @@ def export(config: DictConfig, setting: Setting, learned: Learned, folder: Path)
         key: OmegaConf.to_container(config[key], resolve=True) for key in ("agent", "env", "workload", "device")
     }
     write_bundle(
-        folder / "bundle", graph, setting.zoo, setting.profile, memory,
+        folder / "bundle",
+        graph,
+        setting.zoo,
+        setting.profile,
+        memory,
         {**training, "seed": config.seed, "validation": [list(point) for point in learned.curve]},
     )
     graph.unlink()

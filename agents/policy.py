@@ -7,7 +7,7 @@ MaskablePPO (sb3-contrib) and PPO (stable-baselines3).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from gymnasium import spaces
@@ -103,23 +103,18 @@ class ResidualHead(nn.Module):
 class _ResidualMixin:
     """Replaces SB3's network and action head; everything else stays SB3's."""
 
-    features_dim: int
-    features_extractor: ScaledObservation
-    mlp_extractor: SplitMlp
-
     def _build_mlp_extractor(self) -> None:
-        prior = self.features_extractor.prior
-        widths = list(self.net_arch)  # type: ignore[attr-defined]
-        self.mlp_extractor = SplitMlp(self.features_dim, prior.n_logits if prior else 0, widths)
+        policy = cast(Any, self)
+        prior = policy.features_extractor.prior
+        policy.mlp_extractor = SplitMlp(policy.features_dim, prior.n_logits if prior else 0, list(policy.net_arch))
 
     def _build(self, lr_schedule: Any) -> None:
+        policy = cast(Any, self)
         super()._build(lr_schedule)  # type: ignore[misc]
-        prior = self.features_extractor.prior
+        prior = policy.features_extractor.prior
         if prior is not None:
-            self.action_net = ResidualHead(self.mlp_extractor.latent_dim_vf, prior.n_logits)
-            self.optimizer = self.optimizer_class(  # type: ignore[attr-defined]
-                self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs  # type: ignore[attr-defined]
-            )
+            policy.action_net = ResidualHead(policy.mlp_extractor.latent_dim_vf, prior.n_logits)
+            policy.optimizer = policy.optimizer_class(policy.parameters(), lr=lr_schedule(1), **policy.optimizer_kwargs)
 
 
 class MaskableResidualPolicy(_ResidualMixin, MaskableActorCriticPolicy):

@@ -93,9 +93,7 @@ def estimates(matches: npt.NDArray[np.bool_], predicted: Floats, start: float) -
     return mixed
 
 
-def build_round_table(
-    drafts: tuple[str, ...], expected: tuple[float, ...], rows: Iterable[GuessRow]
-) -> RoundTable:
+def build_round_table(drafts: tuple[str, ...], expected: tuple[float, ...], rows: Iterable[GuessRow]) -> RoundTable:
     """Measure the table. Bins with few positions lean on the curve pooled over all drafts."""
     shape = (len(drafts), BINS, len(GAMMAS), len(STOP_LEVELS), 3)
     sums, counts = np.zeros(shape), np.zeros((len(drafts), BINS))
@@ -111,8 +109,8 @@ def build_round_table(
     pooled = sums.sum(axis=0) / np.maximum(pooled_count, 1.0)[:, None, None, None]
     pooled = _fill_empty(pooled, pooled_count > 0)
     weight = counts[:, :, None, None, None]
-    statistics = (sums + SMOOTHING * pooled) / (weight + SMOOTHING)
-    return RoundTable(drafts, statistics.astype(np.float32))
+    table = (sums + SMOOTHING * pooled) / (weight + SMOOTHING)
+    return RoundTable(drafts, table.astype(np.float32))
 
 
 def _fill_empty(curve: npt.NDArray[np.float64], known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:

@@ -44,9 +44,7 @@ def run_suite(
     factories = {**baselines, **policies}
     streams = setting.heldout.streams(HELDOUT_SEED + config.seed, streams_wanted)
     if live is None:
-        results = evaluate(
-            factories, streams, setting.heldout.session, config.seed, progress=config.progress
-        )
+        results = evaluate(factories, streams, setting.heldout.session, config.seed, progress=config.progress)
         results += oracle_results(streams, setting.heldout.bank, config.seed)
     else:
         results = _on_the_device(config, setting, factories, live, streams_wanted, out)
@@ -65,7 +63,12 @@ def run_suite(
     write_report(report, out)
     write_json(
         out / "tuning.json",
-        {"schema": 1, "tuned": [{"name": t.name, "gamma": t.gamma, "stop": t.stop, "tokens_per_s": t.tokens_per_s} for t in tuned]},
+        {
+            "schema": 1,
+            "tuned": [
+                {"name": t.name, "gamma": t.gamma, "stop": t.stop, "tokens_per_s": t.tokens_per_s} for t in tuned
+            ],
+        },
     )
     print_report(report)
     return report
@@ -97,5 +100,7 @@ def _on_the_device(
             "controllers": [a._asdict() for a in agreements],
         },
     )
-    print(f"replay of the same decisions: {replay_s:.1f} s predicted, {live_s:.1f} s live, ratio {replay_s / live_s:.3f}")
+    print(
+        f"replay of the same decisions: {replay_s:.1f} s predicted, {live_s:.1f} s live, ratio {replay_s / live_s:.3f}"
+    )
     return results

@@ -72,7 +72,7 @@ class SpecEnv(gym.Env[Obs, npt.NDArray[np.int64]]):
         low, high = bounds(n_drafts)
         self.observation_space = gym.spaces.Box(low, high, dtype=np.float32)
         self.codec = ActionCodec(n_drafts)
-        self.action_space = gym.spaces.MultiDiscrete(self.codec.nvec)
+        self.action_space = gym.spaces.MultiDiscrete(list(self.codec.nvec))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Start a new stream on a fresh session."""

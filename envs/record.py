@@ -72,8 +72,15 @@ class Recorder:
 
         drafts = tuple(self._pool.map(along_text, self.nets))
         return Trace(
-            prompt.prompt_id, prompt.domain, prompt.split, prompt.kind, prompt.group, prompt.turn,
-            tuple(text.prompt_ids), tuple(text.output_ids), drafts,
+            prompt.prompt_id,
+            prompt.domain,
+            prompt.split,
+            prompt.kind,
+            prompt.group,
+            prompt.turn,
+            tuple(text.prompt_ids),
+            tuple(text.output_ids),
+            drafts,
         )
 
     def record(self, texts: Sequence[Text], out: Path) -> TraceSet:

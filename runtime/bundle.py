@@ -1,9 +1,9 @@
 """The bundle: what is deployed. A folder without any pickle.
 
-    policy.onnx     observation and mask to action; normalisation and prior inside
-    manifest.json   spec of observation and action, hashes, versions, training configuration
-    profile.json    the costs the policy was trained for
-    zoo/            the zoo's manifest, drafts and topic predictor
+policy.onnx     observation and mask to action; normalisation and prior inside
+manifest.json   spec of observation and action, hashes, versions, training configuration
+profile.json    the costs the policy was trained for
+zoo/            the zoo's manifest, drafts and topic predictor
 """
 
 from __future__ import annotations

@@ -161,12 +161,15 @@ class CostModel:
         self._draft: tuple[dict[int, float], ...] = tuple({} for _ in draft_names)
 
     def forward_s(self, width: int, context: int) -> float:
-        """A target forward of ``width`` tokens behind ``context`` tokens."""
+        """A target forward of ``width`` tokens behind ``context`` tokens.
+
+        What a longer context adds is reading its KV, which does not depend on the width.
+        """
         decode_s = self.profile.decode.at(context)
         if width == 1:
             return decode_s
-        curve = self.profile.forward
-        return curve.at(width) + (decode_s - self._reference_s) * min(width, 4) ** 0.5
+        longer: float = decode_s - self._reference_s
+        return self.profile.forward.at(width) + longer
 
     def plain_s(self, context: int) -> float:
         """One token by plain decoding, behind ``context`` tokens."""
@@ -178,8 +181,10 @@ class CostModel:
     def prefill_s(self, tokens: int, context: int) -> float:
         """Prefilling ``tokens`` prompt tokens behind ``context`` reused ones."""
         prefill = self.profile.prefill
-        return max(prefill.at(context + tokens) - prefill.at(context), prefill.at(tokens)) if context else prefill.at(
-            tokens
+        return (
+            max(prefill.at(context + tokens) - prefill.at(context), prefill.at(tokens))
+            if context
+            else prefill.at(tokens)
         )
 
     def draft_s(self, draft: int, width: int) -> float:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -139,8 +139,13 @@ def middle(sweeps: Sequence[Profile]) -> Profile:
         return Curve(curves[0].x, tuple(seconds.tolist()), tuple(spread.tolist()))
 
     first = sweeps[0]
+    changes: dict[str, Any] = {}
     curves = ("forward", "decode", "prefill", "kv_store", "kv_restore")
     numbers = ("round_overhead_s", "decode_slowdown", "load_slowdown")
+    for name in curves:
+        changes[name] = line([getattr(sweep, name) for sweep in sweeps])
+    for name in numbers:
+        changes[name] = number(getattr(sweep, name) for sweep in sweeps)
     drafts = {
         name: replace(
             cost,
@@ -152,8 +157,7 @@ def middle(sweeps: Sequence[Profile]) -> Profile:
     return replace(
         first,
         drafts=drafts,
-        **{name: line([getattr(sweep, name) for sweep in sweeps]) for name in curves},
-        **{name: number(getattr(sweep, name) for sweep in sweeps) for name in numbers},
+        **changes,
     )
 
 

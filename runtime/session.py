@@ -92,7 +92,9 @@ class DecodeSession:
             LOGGER.warning(
                 "no draft model fits: the budget is %d bytes, the smallest draft needs %d more than the workspace of "
                 "%d; decoding without draft models, raise the budget to use them",
-                memory.config.budget_bytes, smallest, memory.config.workspace_bytes,
+                memory.config.budget_bytes,
+                smallest,
+                memory.config.workspace_bytes,
             )
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -139,8 +141,14 @@ class DecodeSession:
         seconds = self.clock.now_s() - started_s
         self.counters.ttft_s.append(seconds)
         return Outcome(
-            Phase.ADMIT, decision, seconds, self.costs.plain_s(len(request.prompt_ids)), tokens=tokens,
-            prefill_tokens=prefill.prefill_tokens, reused_tokens=prefill.reused_tokens, illegal=illegal,
+            Phase.ADMIT,
+            decision,
+            seconds,
+            self.costs.plain_s(len(request.prompt_ids)),
+            tokens=tokens,
+            prefill_tokens=prefill.prefill_tokens,
+            reused_tokens=prefill.reused_tokens,
+            illegal=illegal,
         )
 
     def _decode(self, decision: Decision, illegal: int, started_s: float) -> Outcome:
@@ -380,4 +388,3 @@ class DecodeSession:
             return self.topic.predict(self._request.prompt_ids)
         predicted: np.ndarray[tuple[int], np.dtype[np.float32]] = self.decoder.predicted()
         return predicted
-

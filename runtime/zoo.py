@@ -92,7 +92,9 @@ class Zoo:
                 name=d.name,
                 bytes=d.bytes + d.kv_bytes_per_token * kv_reserve_tokens,
                 loadable=bool(d.file),
-                context_limit=min(self.target.context_limit, kv_reserve_tokens) if d.file else self.target.context_limit,
+                context_limit=min(self.target.context_limit, kv_reserve_tokens)
+                if d.file
+                else self.target.context_limit,
                 calibration=d.calibration,
                 expected=d.expected,
             )
@@ -152,7 +154,9 @@ class Zoo:
                 continue
             path = self.folder / draft.file
             if not path.is_file():
-                raise UserError(f"zoo {self.name}: draft {draft.name} is missing at {path}: build or copy the zoo again")
+                raise UserError(
+                    f"zoo {self.name}: draft {draft.name} is missing at {path}: build or copy the zoo again"
+                )
             got = sha256_file(path)
             if got != draft.sha256:
                 raise UserError(

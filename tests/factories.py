@@ -94,7 +94,7 @@ def make_traces(names: tuple[str, ...] = NAMES, prompts: int = 12, length: int =
         start = np.concatenate([[0], np.where(match, 0, RUN_ON).cumsum()]).astype(np.int32)
         return DraftTrace(match, encode(confidence), encode(rng.beta(2, 3, int(start[-1]))), start)
 
-    traces = []
+    traces: list[Trace] = []
     for index in range(prompts):
         home = index % len(recorded)
         # tokens above 2, so that no text ends early; prompts start alike, so that prefixes can be reused
@@ -108,7 +108,11 @@ def make_traces(names: tuple[str, ...] = NAMES, prompts: int = 12, length: int =
 
 
 def make_world(
-    names: tuple[str, ...] = NAMES, budget_bytes: int = 2500, max_steps: int = 0, requests: int = 4, split: str = "train"
+    names: tuple[str, ...] = NAMES,
+    budget_bytes: int = 2500,
+    max_steps: int = 0,
+    requests: int = 4,
+    split: str = "train",
 ) -> ReplayWorld:
     """A replay world over ``make_traces`` and ``make_profile``."""
     return ReplayWorld(

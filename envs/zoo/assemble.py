@@ -12,8 +12,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
+import torch
 
 from envs.traces import Trace, TraceSet
 from envs.zoo.fit import calibrations, expected_acceptance, fit_calibration, fit_topic
@@ -69,9 +71,7 @@ def model_drafts(folder: Path, traces: TraceSet) -> list[ZooDraft]:
         kv_bytes = 2 * config["num_hidden_layers"] * heads * head_dim * FP32_BYTES
         weights = sum(tensor.numel() for tensor in file.tensors.values()) * FP32_BYTES
         drafts.append(
-            ZooDraft(
-                ref.name, f"drafts/{path.name}", ref.sha256, weights, kv_bytes, calibrated[index], expected[index]
-            )
+            ZooDraft(ref.name, f"drafts/{path.name}", ref.sha256, weights, kv_bytes, calibrated[index], expected[index])
         )
     return drafts
 
@@ -112,7 +112,8 @@ def assemble(name: str, target: Target, sources: tuple[str, ...], drafts: Path, 
     members = [*model_drafts(drafts, traces), lookup_draft(train)]
     names = tuple(draft.name for draft in members)
     columns = [traces.column(draft.name) if draft.file else None for draft in members]
-    embedding = target.model.get_input_embeddings().weight.detach().float().numpy()
+    table = cast(torch.nn.Embedding, target.model.get_input_embeddings())
+    embedding = table.weight.detach().float().numpy()
     topic = fit_topic(train, columns, names, [draft.expected for draft in members], embedding)
     (out / "drafts").mkdir(parents=True, exist_ok=True)
     for draft in members:

@@ -47,7 +47,8 @@ def calibrations(traces: Sequence[Trace], drafts: int) -> list[tuple[float, floa
     """Calibration of every recorded draft, over all texts."""
     return [
         fit_calibration(
-            np.concatenate([t.drafts[d].probability for t in traces]), np.concatenate([t.drafts[d].match for t in traces])
+            np.concatenate([t.drafts[d].probability for t in traces]),
+            np.concatenate([t.drafts[d].match for t in traces]),
         )
         for d in range(drafts)
     ]

@@ -119,9 +119,7 @@ def next_turn_wave(texts: Iterable[Text], turn: int, counts: dict[Split, PromptC
             continue
         follow_up = random.Random(f"{seed}-{prompt.group}-{turn}").choice(FOLLOW_UPS)
         history = [*json.loads(prompt.messages), {"role": "assistant", "content": text.output}, _user(follow_up)]
-        wave.append(
-            replace(prompt, prompt_id=f"{prompt.group}-{turn}", turn=turn, messages=json.dumps(history))
-        )
+        wave.append(replace(prompt, prompt_id=f"{prompt.group}-{turn}", turn=turn, messages=json.dumps(history)))
     return wave
 
 

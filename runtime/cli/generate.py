@@ -66,9 +66,7 @@ def run(options: argparse.Namespace) -> int:
 def session_arguments(bundle: Bundle, costs: CostModel) -> tuple[MemoryConfig, CostModel, int, int]:
     """Memory, costs and rhythm of a session as the bundle says."""
     memory = bundle.manifest["memory"]
-    config = MemoryConfig(
-        memory["budget_bytes"], memory["workspace_bytes"], bundle.zoo.target.kv_bytes_per_token
-    )
+    config = MemoryConfig(memory["budget_bytes"], memory["workspace_bytes"], bundle.zoo.target.kv_bytes_per_token)
     return config, costs, memory["kv_reserve_tokens"], memory["decision_interval"]
 
 

@@ -1,0 +1,1 @@
+"""Who decides: observation, action, controllers, topic predictor."""

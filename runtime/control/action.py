@@ -54,9 +54,7 @@ class ActionCodec:
 
     def encode(self, decision: Decision) -> npt.NDArray[np.int64]:
         """A decision to five integers."""
-        speculate = (
-            0 if decision.draft is None else 1 + decision.draft * len(GAMMAS) + GAMMAS.index(decision.gamma)
-        )
+        speculate = 0 if decision.draft is None else 1 + decision.draft * len(GAMMAS) + GAMMAS.index(decision.gamma)
         prefetch = 0 if decision.prefetch is None else 1 + decision.prefetch
         return np.array([speculate, decision.stop, prefetch, int(decision.kv), int(decision.victim)], dtype=np.int64)
 

@@ -46,7 +46,9 @@ def make_controller(
         return plain_controller(n, reuse_kv=True)
     if kind == "static" and len(parts) in (2, 3):
         stop = _number(name, parts[2], tuple(range(len(STOP_LEVELS)))) if len(parts) == 3 else 0
-        return StaticController(n, _draft(name, parts[0], draft_names), _number(name, parts[1], GAMMAS), stop, name=name)
+        return StaticController(
+            n, _draft(name, parts[0], draft_names), _number(name, parts[1], GAMMAS), stop, name=name
+        )
     if kind == "memspec" and len(parts) <= 1:
         return MemSpecController(n, _number(name, parts[0], GAMMAS) if parts else 2)
     if kind == "rakv_asd" and len(parts) <= 1:

@@ -30,9 +30,7 @@ class MemSpecController:
         name: Name in reports.
     """
 
-    def __init__(
-        self, n_drafts: int, gamma: int, stop: int = 0, reuse_kv: bool = True, name: str = "memspec"
-    ) -> None:
+    def __init__(self, n_drafts: int, gamma: int, stop: int = 0, reuse_kv: bool = True, name: str = "memspec") -> None:
         self.name = name
         self._codec = ActionCodec(n_drafts)
         self._gamma, self._stop, self._reuse_kv = gamma, stop, reuse_kv

@@ -31,9 +31,7 @@ class RakvAsdController:
         name: Name in reports.
     """
 
-    def __init__(
-        self, n_drafts: int, draft: int, costs: CostModel, stop: int = 0, name: str = "rakv_asd"
-    ) -> None:
+    def __init__(self, n_drafts: int, draft: int, costs: CostModel, stop: int = 0, name: str = "rakv_asd") -> None:
         self.name = name
         self._codec = ActionCodec(n_drafts)
         self._draft, self._costs, self._stop = draft, costs, stop

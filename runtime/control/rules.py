@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.control.observation import Observation
 from runtime.control.action import ActionCodec
+from runtime.control.observation import Observation
 from runtime.core import GAMMAS, Decision, Phase, Victim
 
 
@@ -34,6 +34,4 @@ def speculate(observation: Observation, draft: int | None, gamma: int, stop: int
 def background(observation: Observation, codec: ActionCodec, wanted: int | None, reuse_kv: bool) -> Decision:
     """Prefetch ``wanted`` if it may be, handle KV greedily, give up stored KV before drafts."""
     fetch = wanted is not None and may_prefetch(observation, codec, wanted)
-    return Decision(
-        prefetch=wanted if fetch else None, kv=reuse_kv and kv_choice(observation, codec), victim=Victim.KV
-    )
+    return Decision(prefetch=wanted if fetch else None, kv=reuse_kv and kv_choice(observation, codec), victim=Victim.KV)

@@ -42,7 +42,8 @@ class TopicPredictor:
     def predict(self, tokens: Sequence[int]) -> Floats:
         """Prediction behind the last of ``tokens`` (at least one), shape (drafts,), within 0 and 1."""
         rows = self.scores[np.asarray(tokens[-self.window :], dtype=np.int64)]
-        return np.clip(self.bias + rows.mean(0), 0.0, 1.0).astype(np.float32)
+        predicted: Floats = np.clip(self.bias + rows.mean(0), 0.0, 1.0).astype(np.float32)
+        return predicted
 
     def predict_all(self, tokens: Sequence[int], start: int) -> Floats:
         """Predictions behind ``tokens[:n]`` for n = start … len(tokens), shape (len(tokens) - start + 1, drafts)."""
@@ -51,7 +52,8 @@ class TopicPredictor:
         ends = np.arange(start, len(tokens) + 1)
         begins = np.maximum(ends - self.window, 0)
         means = (sums[ends] - sums[begins]) / np.maximum(ends - begins, 1)[:, None]
-        return np.clip(self.bias + means, 0.0, 1.0).astype(np.float32)
+        predicted: Floats = np.clip(self.bias + means, 0.0, 1.0).astype(np.float32)
+        return predicted
 
     def save(self, path: Path) -> None:
         """Write as safetensors (scores in fp16), aside first."""
@@ -73,8 +75,12 @@ class TopicPredictor:
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path}: not a readable topic predictor ({error}): make it again") from None
         if metadata.get("schema") != TOPIC_SCHEMA:
-            raise UserError(f"{path}: expected a topic predictor of schema {TOPIC_SCHEMA}, got {metadata.get('schema')}")
+            raise UserError(
+                f"{path}: expected a topic predictor of schema {TOPIC_SCHEMA}, got {metadata.get('schema')}"
+            )
         return cls(
-            scores.astype(np.float32), bias.astype(np.float32), int(metadata["window"]),
+            scores.astype(np.float32),
+            bias.astype(np.float32),
+            int(metadata["window"]),
             tuple(metadata["drafts"].split(",")),
         )

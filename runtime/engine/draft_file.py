@@ -122,7 +122,7 @@ def read_draft(path: Path) -> DraftFile:
     """
     with _opened(path) as file:
         header = _header(path, file)
-        stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+        stored = {name: file.get_tensor(name) for name in file.keys()}
     try:
         vocab = stored.pop(VOCAB)
         tensors: dict[str, torch.Tensor] = {}

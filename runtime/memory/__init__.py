@@ -1,0 +1,1 @@
+"""The one byte budget: drafts, loader, stored KV, eviction."""

@@ -48,9 +48,7 @@ class MemoryManager:
     dropped; a loading draft is never dropped.
     """
 
-    def __init__(
-        self, config: MemoryConfig, drafts: tuple[DraftSpec, ...], loader: Loader, costs: CostModel
-    ) -> None:
+    def __init__(self, config: MemoryConfig, drafts: tuple[DraftSpec, ...], loader: Loader, costs: CostModel) -> None:
         self.config = config
         self.drafts = drafts
         self.loader = loader
@@ -192,7 +190,7 @@ class MemoryManager:
 
     def _entry_value(self, entry: KVEntry, now_s: float) -> float:
         saved_s = self.costs.prefill_s(len(entry.tokens), 0) - self.costs.kv_restore_s(len(entry.tokens))
-        age = 0.5 ** ((now_s - entry.last_used_s) / USE_HALF_LIFE_S)
+        age = float(0.5 ** ((now_s - entry.last_used_s) / USE_HALF_LIFE_S))
         return max(saved_s, 0.0) * (0.5 + entry.hits) * age / entry.bytes
 
     def _drop_draft(self, keep: int | None, now_s: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +15,7 @@ from agents.export import export_policy
 from agents.ppo import Learner, build_learner, predict
 from agents.round_table import GuessRow, RoundTable, build_round_table, chain_statistics
 from agents.settings import AgentSettings
-from runtime.control.action import ActionCodec
+from runtime.control.action import ActionCodec, BoolMask
 from runtime.control.frozen import FrozenController
 from runtime.control.observation import Observation, bounds
 from runtime.core import GAMMAS, STOP_LEVELS, Phase
@@ -25,22 +26,22 @@ N = len(NAMES)
 CODEC = ActionCodec(N)
 
 
-class RandomEnv(gym.Env):  # type: ignore[type-arg]
+class RandomEnv(gym.Env[Any, Any]):
     """Random observations and masks; the reward is nothing. Only the spaces matter here."""
 
     def __init__(self) -> None:
         low, high = bounds(N)
         self.observation_space = gym.spaces.Box(low, high, dtype=np.float32)
-        self.action_space = gym.spaces.MultiDiscrete(CODEC.nvec)
+        self.action_space = gym.spaces.MultiDiscrete(list(CODEC.nvec))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None):  # type: ignore[no-untyped-def]
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         return random_observation(self.np_random).vector, {}
 
-    def step(self, action):  # type: ignore[no-untyped-def]
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return random_observation(self.np_random).vector, 0.0, False, False, {}
 
-    def action_masks(self) -> np.ndarray:  # type: ignore[type-arg]
+    def action_masks(self) -> BoolMask:
         return random_observation(self.np_random).mask
 
 
@@ -82,7 +83,8 @@ def test_untrained_policy_equals_its_prior(algorithm: str) -> None:
     rng = np.random.default_rng(1)
     for _ in range(50):
         observation = random_observation(rng)
-        scores = learner.policy.features_extractor.prior(torch.as_tensor(observation.vector[None]))[0]
+        extractor: Any = learner.policy.features_extractor
+        scores = extractor.prior(torch.as_tensor(observation.vector[None]))[0]
         if algorithm == "maskable_ppo":
             scores = torch.where(torch.as_tensor(observation.mask), scores, torch.tensor(-1e8))
         expected = [
@@ -115,7 +117,8 @@ def test_learning_changes_the_policy_and_is_deterministic() -> None:
     for _ in range(2):
         learner = make_learner()
         learner.learn(64)
-        weights.append(learner.policy.action_net.correction.bias.detach().clone())
+        head: Any = learner.policy.action_net
+        weights.append(head.correction.bias.detach().clone())
     assert torch.equal(weights[0], weights[1])
 
 

@@ -39,6 +39,6 @@ def test_masks_convert_both_ways_and_gymnasium_samples_from_them(seed: int) -> N
     mask[list(codec.offsets[:-1])] = True
     parts = codec.split_mask(mask)
     assert np.array_equal(codec.join_mask(parts), mask)
-    space = gym.spaces.MultiDiscrete(codec.nvec, seed=seed % 1000)
+    space = gym.spaces.MultiDiscrete(list(codec.nvec), seed=seed % 1000)
     action = space.sample(mask=parts)
     assert all(mask[start + value] for start, value in zip(codec.offsets, action, strict=False))

@@ -53,8 +53,14 @@ def draft_trace(draft: int, prompt: Sequence[int], output: Sequence[int]) -> Dra
 
 @cache
 def make_trace(
-    seed: int, kind: str = "single", group: str = "", turn: int = 0, domain: str = "code", split: str = "train",
-    drafts: int = 2, most: int = 24,
+    seed: int,
+    kind: str = "single",
+    group: str = "",
+    turn: int = 0,
+    domain: str = "code",
+    split: str = "train",
+    drafts: int = 2,
+    most: int = 24,
 ) -> Trace:
     """A made-up prompt with its text and ``drafts`` drafts along it."""
     rng = random.Random(seed)

@@ -19,7 +19,7 @@ from tests.factories import NAMES, make_costs, make_world
 
 def serve(session: DecodeSession, controller: object, stream: object) -> list[Outcome]:
     session.start(item.request for item in stream)  # type: ignore[attr-defined]
-    outcomes = []
+    outcomes: list[Outcome] = []
     while not outcomes or not outcomes[-1].stream_finished:
         outcomes.append(session.advance(controller.decide(session.observe())))  # type: ignore[attr-defined]
     return outcomes
