@@ -31,10 +31,12 @@ class HeuristicPrior(nn.Module):
 
     curves: Tensor
 
-    def __init__(self, table: RoundTable, sharpness: float = 12.0, token_price: float = 0.65) -> None:
+    def __init__(
+        self, table: RoundTable, sharpness: float = 12.0, token_price: float = 1.1, evidence_share: float = 0.6
+    ) -> None:
         super().__init__()
         self.n_drafts = len(table.drafts)
-        self.sharpness, self.token_price = sharpness, token_price
+        self.sharpness, self.token_price, self.evidence_share = sharpness, token_price, evidence_share
         self.register_buffer("curves", torch.as_tensor(table.statistics, dtype=torch.float32))  # (N, bins, Γ, S, 3)
         self.n_gammas, self.n_stops = len(GAMMAS), len(STOP_LEVELS)
 
@@ -76,7 +78,7 @@ class HeuristicPrior(nn.Module):
         """Acceptance to expect of every draft, (batch, N): evidence while it is fresh, else the topic's prediction."""
         evidence = rows[:, :, DRAFT_INDEX["acceptance"]]
         predicted = rows[:, :, DRAFT_INDEX["predicted"]]
-        fresh = 0.6 * torch.exp(-rows[:, :, DRAFT_INDEX["staleness"]] / 16.0)
+        fresh = self.evidence_share * torch.exp(-rows[:, :, DRAFT_INDEX["staleness"]] / 16.0)
         blended = fresh * evidence + (1.0 - fresh) * predicted
         lookup = rows[:, :, DRAFT_INDEX["size_share"]] <= 0.0
         return torch.where(lookup, rows[:, :, DRAFT_INDEX["confidence"]], blended)

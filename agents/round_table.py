@@ -6,14 +6,16 @@ acceptance one would have estimated just before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from runtime.core import GAMMAS, STOP_LEVELS
+from runtime.decoding.drafters.lookup import LookupDrafter
 from runtime.session import EVIDENCE_DECAY
 
 Floats = npt.NDArray[np.float32]
@@ -37,6 +39,20 @@ class GuessRow(NamedTuple):
     matches: npt.NDArray[np.bool_]
     probability: Floats
     predicted: Floats
+
+
+class LookupRow(NamedTuple):
+    """A draft without weights on one text.
+
+    Attributes:
+        draft: Index of the draft.
+        confidence: Calibrated probability of its first guess at every position, shape (positions,).
+        statistics: What a round there brings, shape (positions, gammas, stops, 3).
+    """
+
+    draft: int
+    confidence: Floats
+    statistics: Floats
 
 
 @dataclass(frozen=True)
@@ -93,8 +109,30 @@ def estimates(matches: npt.NDArray[np.bool_], predicted: Floats, start: float) -
     return mixed
 
 
-def build_round_table(drafts: tuple[str, ...], expected: tuple[float, ...], rows: Iterable[GuessRow]) -> RoundTable:
-    """Measure the table. Bins with few positions lean on the curve pooled over all drafts."""
+def lookup_row(draft: int, drafter: LookupDrafter, prompt: Sequence[int], output: Sequence[int]) -> LookupRow:
+    """Let a lookup draft guess at every position of a text and see how far it would have been right."""
+    drafter.begin()
+    tokens = [*prompt, output[0]]
+    confidence: list[float] = []
+    statistics = np.zeros((len(output) - 1, len(GAMMAS), len(STOP_LEVELS), 3), dtype=np.float32)
+    for at in range(1, len(output)):
+        for s, stop in enumerate(STOP_LEVELS):
+            proposal = drafter.propose(tokens, len(prompt), GAMMAS[-1], stop, ())
+            pairs = zip(proposal.tokens, output[at:], strict=False)
+            right = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            for g, gamma in enumerate(GAMMAS):
+                sent = min(gamma, len(proposal.tokens))
+                statistics[at - 1, g, s] = (min(right, sent), sent, 0.0)
+            if s == 0:
+                confidence.append(proposal.confidence if proposal.tokens else 0.0)
+        tokens.append(output[at])
+    return LookupRow(draft, np.array(confidence, dtype=np.float32), statistics)
+
+
+def build_round_table(
+    drafts: tuple[str, ...], expected: tuple[float, ...], rows: Iterable[GuessRow], lookups: Sequence[LookupRow] = ()
+) -> RoundTable:
+    """Measure the table. Bins with few positions lean on the curve pooled over all drafts with weights."""
     shape = (len(drafts), BINS, len(GAMMAS), len(STOP_LEVELS), 3)
     sums, counts = np.zeros(shape), np.zeros((len(drafts), BINS))
     for row in rows:
@@ -106,10 +144,18 @@ def build_round_table(drafts: tuple[str, ...], expected: tuple[float, ...], rows
         np.add.at(sums[row.draft], bins, statistics)
         np.add.at(counts[row.draft], bins, 1.0)
     pooled_count = counts.sum(axis=0)
-    pooled = sums.sum(axis=0) / np.maximum(pooled_count, 1.0)[:, None, None, None]
-    pooled = _fill_empty(pooled, pooled_count > 0)
+    pooled = _fill_empty(sums.sum(axis=0) / np.maximum(pooled_count, 1.0)[:, None, None, None], pooled_count > 0)
+    for lookup in lookups:
+        bins = np.clip(np.rint(lookup.confidence * (BINS - 1)).astype(int), 0, BINS - 1)
+        np.add.at(sums[lookup.draft], bins, lookup.statistics)
+        np.add.at(counts[lookup.draft], bins, 1.0)
     weight = counts[:, :, None, None, None]
     table = (sums + SMOOTHING * pooled) / (weight + SMOOTHING)
+    for draft in {
+        lookup.draft for lookup in lookups
+    }:  # few distinct confidences: its own nearest, not the pooled curve
+        own = sums[draft] / np.maximum(counts[draft], 1.0)[:, None, None, None]
+        table[draft] = _fill_empty(own, counts[draft] > 0)
     return RoundTable(drafts, table.astype(np.float32))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from agents.round_table import GuessRow, RoundTable, build_round_table
+from agents.round_table import GuessRow, RoundTable, build_round_table, lookup_row
 from agents.settings import AgentSettings
 from envs.traces import TraceSet
 from envs.workload import WorkloadConfig
@@ -17,6 +17,7 @@ from envs.world import ReplayWorld, WorldConfig
 from envs.zoo.fit import recorded_columns
 from runtime.control.topic import TopicPredictor
 from runtime.core import GAMMAS, DraftSpec, MemoryConfig
+from runtime.decoding.drafters.lookup import LookupDrafter
 from runtime.device import device_profile
 from runtime.errors import UserError
 from runtime.profile import CostModel, Profile
@@ -116,7 +117,7 @@ def prepare(config: DictConfig) -> Setting:
     profile = load_profile(config, zoo)
     specs = zoo.specs(config.env.kv_reserve_tokens)
     costs = CostModel(profile, zoo.draft_names)
-    topic = TopicPredictor.load(zoo.folder / zoo.topic)
+    topic = TopicPredictor.load(zoo.folder / zoo.topic, zoo.draft_names)
     memory = memory_budget(config, zoo, specs)
     world = WorldConfig(memory, config.env.decision_interval, config.env.max_steps)
     workload = WorkloadConfig(**OmegaConf.to_container(config.workload))  # type: ignore[arg-type]
@@ -141,18 +142,20 @@ def agent_settings(config: DictConfig) -> AgentSettings:
 
 
 def round_table(setting: Setting) -> RoundTable:
-    """The prior's table, measured on the training traces. Drafts without weights get the pooled curves."""
+    """The prior's table, measured on the training traces."""
     world = setting.train
     columns = recorded_columns(world.traces, [s.name for s in setting.specs], [s.loadable for s in setting.specs])
-    rows = []
+    rows, lookups = [], []
+    drafters = {i: LookupDrafter(spec.calibration) for i, spec in enumerate(setting.specs) if not spec.loadable}
     for trace in world.traces.split("train"):
         predicted = setting.topic.predict_all((*trace.prompt_ids, *trace.output_ids), len(trace.prompt_ids))[:-1]
         for index, column in enumerate(columns):
             if column is None:
+                lookups.append(lookup_row(index, drafters[index], trace.prompt_ids, trace.output_ids))
                 continue
             draft, (slope, offset) = trace.drafts[column], setting.specs[index].calibration
             raw = draft.probability.clip(1e-5, 1 - 1e-6)
             probability = (1.0 / (1.0 + (raw / (1.0 - raw)) ** -slope * 2.718281828459045**-offset)).astype("float32")
             rows.append(GuessRow(index, draft.match, probability, predicted[:, index]))
     names = tuple(spec.name for spec in setting.specs)
-    return build_round_table(names, tuple(spec.expected for spec in setting.specs), rows)
+    return build_round_table(names, tuple(spec.expected for spec in setting.specs), rows, lookups)

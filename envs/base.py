@@ -43,7 +43,8 @@ class SpecEnv(gym.Env[Obs, npt.NDArray[np.int64]]):
     ``Box`` of float32, raw values in the units of the table in ``runtime.control.observation``.
 
     ## Rewards
-    (committed tokens x plain decode time - time spent) / plain decode time: plain decoding steps saved.
+    (time plain decoding would need - time spent) / time of a plain step: plain decoding steps saved. Of a prefill,
+    plain decoding would need all of it: what every policy pays for a prompt is no reward for being slow to reach it.
 
     ## Starting State
     Nothing resident, nothing stored, the first request of a stream to be admitted.

@@ -29,6 +29,13 @@ from runtime.zoo import MANIFEST, Zoo
 
 BUNDLE_SCHEMA = 1
 POLICY, PROFILE, BUNDLE_MANIFEST, ZOO_FOLDER = "policy.onnx", "profile.json", "manifest.json", "zoo"
+_FIELDS = {
+    "sha256": (POLICY, PROFILE, f"{ZOO_FOLDER}/{MANIFEST}"),
+    "memory": ("budget_bytes", "workspace_bytes", "kv_reserve_tokens", "decision_interval"),
+    "versions": (),
+    "training": (),
+}
+"""Objects of the manifest and what each must hold."""
 
 
 def observation_spec() -> dict[str, Any]:
@@ -98,6 +105,7 @@ def write_bundle(
         for name in (MANIFEST, zoo.topic, *(draft.file for draft in zoo.drafts)):
             if name:
                 _link_or_copy(zoo.folder / name, aside / ZOO_FOLDER / name)
+        hashed = [*_FIELDS["sha256"], *([f"{ZOO_FOLDER}/{zoo.topic}"] if zoo.topic else [])]
         write_json(
             aside / BUNDLE_MANIFEST,
             {
@@ -106,7 +114,7 @@ def write_bundle(
                 "action": action_spec(len(zoo.drafts)),
                 "drafts": list(zoo.draft_names),
                 "memory": dict(memory),
-                "sha256": {name: sha256_file(aside / name) for name in (POLICY, PROFILE, f"{ZOO_FOLDER}/{MANIFEST}")},
+                "sha256": {name: sha256_file(aside / name) for name in hashed},
                 "versions": library_versions("torch", "transformers", "onnxruntime", "numpy", "stable-baselines3"),
                 "training": dict(training),
             },
@@ -125,7 +133,14 @@ def read_bundle(folder: Path) -> Bundle:
     if not folder.is_dir():
         raise UserError(f"no bundle at {folder}: expected a folder with {BUNDLE_MANIFEST} (train.py leaves one)")
     manifest = read_json(folder / BUNDLE_MANIFEST, "bundle manifest", BUNDLE_SCHEMA)
-    for name, expected in manifest.get("sha256", {}).items():
+    for field, keys in _FIELDS.items():
+        value = manifest.get(field)
+        if not isinstance(value, dict) or any(key not in value for key in keys):
+            raise UserError(
+                f"{folder}: field '{field}' of the manifest is not whole: expected an object with "
+                f"{', '.join(keys) or 'anything'}; copy the bundle again"
+            )
+    for name, expected in manifest["sha256"].items():
         path = folder / name
         if not path.is_file():
             raise UserError(f"{folder}: {name} is missing: copy the bundle again")
@@ -140,7 +155,7 @@ def read_bundle(folder: Path) -> Bundle:
         if manifest.get(field) != expected_spec:
             raise UserError(
                 f"{folder}: field '{field}' of the manifest is not what this runtime ({__version__}) and zoo "
-                f"'{zoo.name}' give: use the specpilot version {manifest.get('versions', {}).get('specpilot')} that "
+                f"'{zoo.name}' give: use the specpilot version {manifest['versions'].get('specpilot')} that "
                 "made the bundle, or train again"
             )
     return Bundle(folder, manifest, zoo, Profile.load(folder / PROFILE))

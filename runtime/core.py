@@ -120,7 +120,8 @@ class Outcome:
         phase: The phase the decision was taken in.
         decision: The decision as carried out (after the fallback rule).
         seconds: Time this step took, stalls included.
-        plain_seconds: Time plain decoding would need for the committed tokens (one width-1 forward each).
+        plain_seconds: Time plain decoding without any reuse would need for the same tokens: one width-1 forward each,
+            the whole prompt's prefill for the first.
         stall_s: Part of ``seconds`` spent waiting for a load.
         round: Counters of the round; None outside DECODE. ADMIT commits the first token itself.
         tokens: Token ids committed in this step.

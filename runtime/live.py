@@ -61,8 +61,9 @@ def open_models(zoo: Zoo, source: str | None = None, device: str = "cpu", thread
         threads: CPU threads; 0 = all cores.
 
     Raises:
-        UserError: If the target cannot be had, or is not the one the zoo was made for.
+        UserError: If the target cannot be had or is not the one the zoo was made for, or the device cannot be used.
     """
+    _refuse_unless_usable(device, threads)
     torch.set_num_threads(threads or os.cpu_count() or 1)
     folder = resolve_first((source,) if source else zoo.target.sources)
     target = TransformersModel.load(folder, device)
@@ -73,6 +74,18 @@ def open_models(zoo: Zoo, source: str | None = None, device: str = "cpu", thread
             f"{got[:12]}…: use the target the drafts were distilled from, or distil drafts for this one"
         )
     return LiveModels(zoo, folder, target, AutoTokenizer.from_pretrained(folder))
+
+
+def _refuse_unless_usable(device: str, threads: int) -> None:
+    if threads < 0:
+        raise UserError(f"expected a number of threads, or 0 for all cores, got {threads}: change --threads")
+    try:
+        torch.empty(1, device=device).tolist()
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        raise UserError(
+            f"device '{device}' cannot be used here ({str(error).splitlines()[0]}): expected cpu, or cuda on a machine "
+            "that has it"
+        ) from None
 
 
 @contextmanager
@@ -92,7 +105,7 @@ def open_session(
         [costs.load_s(i) for i in range(len(specs))],
         load_with_one_thread,
     )
-    topic = TopicPredictor.load(zoo.folder / zoo.topic) if zoo.topic else None
+    topic = TopicPredictor.load(zoo.folder / zoo.topic, zoo.draft_names) if zoo.topic else None
     decoder = LiveDecoder(models.target, specs, topic)
     manager = MemoryManager(memory, specs, loader, costs)
     try:

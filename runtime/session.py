@@ -144,7 +144,7 @@ class DecodeSession:
             Phase.ADMIT,
             decision,
             seconds,
-            self.costs.plain_s(len(request.prompt_ids)),
+            self.costs.prefill_s(len(request.prompt_ids), 0),
             tokens=tokens,
             prefill_tokens=prefill.prefill_tokens,
             reused_tokens=prefill.reused_tokens,

@@ -18,12 +18,13 @@ TOPIC_HORIZON = 24
 TOPIC_STRIDE = 4
 """Every this many positions are used for fitting."""
 NEWTON_STEPS = 25
+MOST_HALVINGS = 30
 
 
 def fit_calibration(probability: Floats, match: npt.NDArray[np.bool_]) -> tuple[float, float]:
     """Logistic (Platt) calibration of raw confidences.
 
-    Source: Platt 1999, "Probabilistic outputs for support vector machines"; Newton's method with a small ridge.
+    Source: Platt 1999, "Probabilistic outputs for support vector machines"; damped Newton with a small ridge.
 
     Args:
         probability: Raw confidences, shape (n,).
@@ -34,12 +35,22 @@ def fit_calibration(probability: Floats, match: npt.NDArray[np.bool_]) -> tuple[
     """
     p = np.clip(probability, 1e-5, 1.0 - 1e-6)
     inputs = np.stack([np.log(p) - np.log1p(-p), np.ones_like(p)], axis=1)
-    weights = np.array([1.0, 0.0])
+    start = weights = np.array([1.0, 0.0])
+
+    def loss(at: Floats) -> float:
+        scores = inputs @ at
+        return float((np.logaddexp(0.0, scores) - match * scores).sum() + 5e-4 * np.square(at - start).sum())
+
     for _ in range(NEWTON_STEPS):
-        fitted = 1.0 / (1.0 + np.exp(-inputs @ weights))
-        gradient = inputs.T @ (fitted - match) + 1e-3 * (weights - [1.0, 0.0])
+        fitted = 0.5 + 0.5 * np.tanh(0.5 * (inputs @ weights))
+        gradient = inputs.T @ (fitted - match) + 1e-3 * (weights - start)
         curvature = (inputs * (fitted * (1.0 - fitted))[:, None]).T @ inputs + 1e-3 * np.eye(2)
-        weights = weights - np.linalg.solve(curvature, gradient)
+        step, before = np.linalg.solve(curvature, gradient), loss(weights)
+        for _ in range(MOST_HALVINGS):  # a full step from far away can lead further away
+            if loss(weights - step) <= before:
+                weights = weights - step
+                break
+            step = step / 2.0
     return float(weights[0]), float(weights[1])
 
 

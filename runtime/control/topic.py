@@ -62,11 +62,11 @@ class TopicPredictor:
             save_file({"scores": self.scores.astype(np.float16), "bias": self.bias}, aside, metadata=metadata)
 
     @classmethod
-    def load(cls, path: Path) -> TopicPredictor:
-        """Read a predictor.
+    def load(cls, path: Path, drafts: tuple[str, ...] | None = None) -> TopicPredictor:
+        """Read a predictor; ``drafts`` are those it must be of, None = any.
 
         Raises:
-            UserError: If the file is missing, corrupt or of another schema.
+            UserError: If the file is missing, corrupt, of another schema or of other drafts.
         """
         try:
             with safe_open(path, framework="numpy") as file:
@@ -78,9 +78,10 @@ class TopicPredictor:
             raise UserError(
                 f"{path}: expected a topic predictor of schema {TOPIC_SCHEMA}, got {metadata.get('schema')}"
             )
-        return cls(
-            scores.astype(np.float32),
-            bias.astype(np.float32),
-            int(metadata["window"]),
-            tuple(metadata["drafts"].split(",")),
-        )
+        names = tuple(metadata["drafts"].split(","))
+        if drafts is not None and names != drafts:
+            raise UserError(
+                f"{path}: expected a topic predictor of the drafts {', '.join(drafts)}, got one of the drafts "
+                f"{', '.join(names)}: build the zoo again"
+            )
+        return cls(scores.astype(np.float32), bias.astype(np.float32), int(metadata["window"]), names)

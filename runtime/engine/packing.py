@@ -1,14 +1,16 @@
 """Linear layers with weights reordered once for narrow batches, on CPU in fp32.
 
-``F.linear`` reads plain weights; for 3 to 16 rows its kernels lose a factor of two against a layout made for them, and
-that is just the width of a verification. Measured, SmolLM2-135M, one thread of an AVX-512 Xeon, context 200, CPU time
-as a multiple of width 1 (``docs/experiments.md`` has the table):
+``F.linear`` reads plain weights; for 4 to 16 rows, the width of a verification, its kernels lose up to a third against
+a layout made for them. Measured, SmolLM2-135M, one thread of an AVX-512 Xeon, context 200, CPU milliseconds of a whole
+forward, models interleaved (lower quartile of 9):
 
-    width            2     3     5     9     17    65
-    plain            1.07  1.07  1.57  2.05  1.85  3.25
-    packed for 8     1.16  1.16  1.27  1.45  1.63  2.98
+    width            1     2     3     5     9     17    65
+    plain            69    66    73    100   131   128   245
+    packed for 1     72    106   105   111   118   132   236
+    packed for 4     73    73    77    87    95    109   230
+    packed for 8     73    76    72    84    93    110   233
 
-Width 1 and prefill cost the same either way (within 5%), so one layout serves all widths.
+Width 1 costs 5% more, width 5 falls from 1.44 to 1.14 times width 1, and prefill costs the same: one layout serves all.
 """
 
 from __future__ import annotations
