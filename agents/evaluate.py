@@ -10,12 +10,11 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, open_dict
 
 from agents.evaluation import Factory
-from agents.pipeline import live_world
+from agents.pipeline import live_world, open_target
 from agents.setup import prepare
 from agents.suite import run_suite
 from runtime.bundle import read_bundle
 from runtime.errors import UserError
-from runtime.live import open_models
 
 
 def evaluate_bundle(config: DictConfig) -> None:
@@ -32,7 +31,7 @@ def evaluate_bundle(config: DictConfig) -> None:
         policies["policy"] = bundle.controller
     live = None
     if config.suite.env == "live":
-        live = live_world(config, setting, open_models(setting.zoo, config.zoo.target), "heldout")
+        live = live_world(config, setting, open_target(config, setting), "heldout")
     out = Path(to_absolute_path(config.out))
     run_suite(config, setting, policies, out, live)
     print(f"report: {out / 'report.html'}")

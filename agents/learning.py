@@ -71,7 +71,6 @@ def learn(
         seed: Of model and environments.
         progress: Whether to show a progress bar.
     """
-    torch.set_num_threads(1)  # a small network: threads cost more than they bring
     vec_env = DummyVecEnv([lambda: Monitor(make_env()) for _ in range(n_envs)])
     vec_env.seed(seed)
     learner = build_learner(settings, vec_env, table, None, seed)
@@ -86,9 +85,13 @@ def learn(
         settings.total_timesteps,
         progress,
     )
+    threads = torch.get_num_threads()
+    if n_envs > 1:
+        torch.set_num_threads(1)  # a small network: threads cost more than they bring; the live target needs them
     try:
         learner.learn(settings.total_timesteps, callback=callback)
     finally:
+        torch.set_num_threads(threads)
         vec_env.close()
     callback.load_best()
     return Learned(learner, tuple(callback.curve))

@@ -38,7 +38,7 @@ def run(config: DictConfig, folder: Path) -> None:
     settings = agent_settings(config)
     setting = prepare(config)
     say(f"profile: {setting.profile.device}, plain step {setting.costs.plain_s(200) * 1e3:.1f} ms")
-    models = open_models(setting.zoo, config.zoo.target) if config.env.name == "live" else None
+    models = open_target(config, setting) if config.env.name == "live" else None
     train_world = setting.train if models is None else live_world(config, setting, models, "train")
     learned = learn(
         settings,
@@ -56,7 +56,7 @@ def run(config: DictConfig, folder: Path) -> None:
     point_latest(folder)
     run_suite(config, setting, {"policy": bundle.controller}, folder / "evaluation")
     if config.live_check and not config.dry_run:
-        models = models or open_models(setting.zoo, config.zoo.target)
+        models = models or open_target(config, setting)
         check = check_live(config, setting, models, bundle)
         write_json(folder / "evaluation" / "live_check.json", {"schema": 1, **asdict(check), "speedup": check.speedup})
         say(describe(check))
@@ -87,6 +87,11 @@ def export(config: DictConfig, setting: Setting, learned: Learned, folder: Path)
     )
     graph.unlink()
     return read_bundle(folder / "bundle")
+
+
+def open_target(config: DictConfig, setting: Setting) -> LiveModels:
+    """The target of the zoo, on as many threads as were profiled."""
+    return open_models(setting.zoo, config.zoo.target, threads=config.device.threads or 0)
 
 
 def live_world(config: DictConfig, setting: Setting, models: LiveModels, split: str) -> LiveWorld:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -17,7 +18,10 @@ from agents.report.revision import git_revision
 from agents.report.rows import Report, build_rows
 from agents.setup import Setting
 from envs.live import LiveWorld
+from envs.workload import Stream
+from envs.world import ReplayWorld
 from runtime.bundle import library_versions
+from runtime.errors import UserError
 from runtime.files import write_json
 
 HELDOUT_SEED = 40_000
@@ -41,13 +45,16 @@ def run_suite(
     baselines, tuned = tuned_baselines(
         setting, 1 if config.dry_run else suite.tuning_streams, config.seed, config.progress
     )
-    factories = {**baselines, **policies}
-    streams = setting.heldout.streams(HELDOUT_SEED + config.seed, streams_wanted)
+    factories = chosen({**baselines, **policies}, suite.controllers)
+    heldout = setting.heldout
+    if suite.requests is not None:
+        heldout = replace(heldout, workload=replace(heldout.workload, requests=suite.requests))
+    streams = heldout.streams(HELDOUT_SEED + config.seed, streams_wanted)
     if live is None:
-        results = evaluate(factories, streams, setting.heldout.session, config.seed, progress=config.progress)
-        results += oracle_results(streams, setting.heldout.bank, config.seed)
+        results = evaluate(factories, streams, heldout.session, config.seed, progress=config.progress)
+        results += oracle_results(streams, heldout.bank, config.seed)
     else:
-        results = _on_the_device(config, setting, factories, live, streams_wanted, out)
+        results = _on_the_device(config, heldout, factories, live, streams, out)
     report = Report(
         suite=suite.name,
         device=setting.profile.device,
@@ -74,11 +81,29 @@ def run_suite(
     return report
 
 
+def chosen(factories: Mapping[str, Factory], names: Sequence[str] | None) -> dict[str, Factory]:
+    """The controllers to judge; ``plain`` is always among them.
+
+    Raises:
+        UserError: If a name is not known.
+    """
+    if names is None:
+        return dict(factories)
+    unknown = set(names) - set(factories) - {"policy"}
+    if unknown:
+        raise UserError(f"suite.controllers: no {', '.join(sorted(unknown))}; expected some of {', '.join(factories)}")
+    return {name: make for name, make in factories.items() if name == "plain" or name in names}
+
+
 def _on_the_device(
-    config: DictConfig, setting: Setting, factories: Mapping[str, Factory], live: LiveWorld, count: int, out: Path
+    config: DictConfig,
+    heldout: ReplayWorld,
+    factories: Mapping[str, Factory],
+    live: LiveWorld,
+    streams: tuple[Stream, ...],
+    out: Path,
 ) -> list[StreamResult]:
     """Run everything on the real models; then ask replay what the same decisions would have taken."""
-    streams = setting.heldout.streams(HELDOUT_SEED + config.seed, count)
     recorders = {name: RecordingController(make()) for name, make in factories.items()}
     recorded: dict[str, Factory] = {name: (lambda r=recorder: r) for name, recorder in recorders.items()}  # type: ignore[misc]
     try:
@@ -86,8 +111,7 @@ def _on_the_device(
     finally:
         live.close()
     agreements: list[Agreement] = [
-        replay_agreement(name, recorder, streams, setting.heldout.session, results)
-        for name, recorder in recorders.items()
+        replay_agreement(name, recorder, streams, heldout.session, results) for name, recorder in recorders.items()
     ]
     live_s, replay_s = sum(a.live_s for a in agreements), sum(a.replay_s for a in agreements)
     write_json(

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from transformers import AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from runtime.control.topic import TopicPredictor
 from runtime.core import MemoryConfig
@@ -64,6 +65,7 @@ def open_models(zoo: Zoo, source: str | None = None, device: str = "cpu", thread
         UserError: If the target cannot be had or is not the one the zoo was made for, or the device cannot be used.
     """
     _refuse_unless_usable(device, threads)
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # a bar per load says nothing here
     torch.set_num_threads(threads or os.cpu_count() or 1)
     folder = resolve_first((source,) if source else zoo.target.sources)
     target = TransformersModel.load(folder, device)
