@@ -57,7 +57,7 @@ class PromptCounts:
 
 
 DEFAULT_COUNTS: dict[Split, PromptCounts] = {
-    "distill": PromptCounts(single=576, documents=12, questions=4),
+    "distill": PromptCounts(single=576, documents=10, questions=4),
     "train": PromptCounts(single=48, documents=8, questions=3, chats=8, turns=3),
     "heldout": PromptCounts(single=32, documents=6, questions=3, chats=6, turns=3),
 }

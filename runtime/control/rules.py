@@ -8,8 +8,12 @@ from runtime.core import GAMMAS, Decision, Phase, Victim
 
 
 def kv_choice(observation: Observation, codec: ActionCodec) -> bool:
-    """Reuse whatever prefix is stored, retain whatever fits: the greedy KV rule."""
-    return bool(observation.mask[codec.offsets[3] + 1])
+    """The greedy KV rule: reuse whatever prefix is stored; retain what fits without giving up a draft for it."""
+    if not observation.mask[codec.offsets[3] + 1]:
+        return False
+    if observation.phase is not Phase.COMPLETE:
+        return True
+    return observation.value("retain_share") <= observation.value("free_share") + observation.value("kv_share")
 
 
 def may_prefetch(observation: Observation, codec: ActionCodec, draft: int) -> bool:

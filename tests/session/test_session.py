@@ -91,6 +91,14 @@ def test_a_draft_in_use_is_never_evicted() -> None:
         assert outcome.round is not None and session.memory.resident(0) and not session.memory.loading(1)
 
 
+def test_heuristics_never_give_up_a_draft_to_keep_kv() -> None:
+    """Prompt and answer take 700 bytes of KV; beside the one draft only 400 are free."""
+    world = make_world(budget_bytes=1500)
+    session = world.session()
+    serve(session, StaticController(len(NAMES), 0, 4), world.streams(0, 1)[0])
+    assert session.memory.resident(0) and session.counters.loads == 1 and session.counters.evictions == 0
+
+
 def test_a_budget_too_small_for_any_draft_runs_plain_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     world = make_world(budget_bytes=500)
     with caplog.at_level(logging.WARNING):
