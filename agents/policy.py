@@ -1,7 +1,7 @@
 """The residual policy: logits = a heuristic's scores + a network whose last layer starts at zero.
 
-Plain PPO on this problem collapses to never speculating: early random drafts lose time and plain decoding is a safe
-local optimum. Starting from the heuristic, everything learned is a gain over it. The same networks serve
+An ordinary network starts with random drafts, which lose time, and plain decoding is a safe local optimum
+(``docs/experiments.md`` has both curves). Starting from the heuristic, everything learned is a gain over it. The same networks serve
 MaskablePPO (sb3-contrib) and PPO (stable-baselines3).
 """
 
