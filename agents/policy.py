@@ -1,8 +1,8 @@
 """The residual policy: logits = a heuristic's scores + a network whose last layer starts at zero.
 
 An ordinary network starts with random drafts, which lose time, and plain decoding is a safe local optimum
-(``docs/experiments.md`` has both curves). Starting from the heuristic, everything learned is a gain over it. The same networks serve
-MaskablePPO (sb3-contrib) and PPO (stable-baselines3).
+(``docs/experiments.md`` has both curves). Starting from the heuristic, everything learned is a gain over it. The same
+networks serve MaskablePPO (sb3-contrib) and PPO (stable-baselines3).
 """
 
 from __future__ import annotations
