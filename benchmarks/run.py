@@ -33,7 +33,7 @@ ROUNDS = 15
 def greedy(model: TransformersModel, prompt: list[int], tokens: int) -> list[int]:
     """Plain decoding."""
     decoder = LiveDecoder(model, ())
-    written = [decoder.begin(Request("bench", tuple(prompt), tokens), 0, None).token]
+    written = [decoder.begin(Request("bench", tuple(prompt), tokens), 0, ()).token]
     while len(written) < tokens:
         written += decoder.round(None, None, 0, 0.0).tokens
     return written

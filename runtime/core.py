@@ -1,14 +1,18 @@
 """The vocabulary that everything else speaks: requests, decisions, outcomes.
 
 A *round* is: the draft proposes some tokens, the target verifies them in one forward, the accepted prefix plus one
-token of the target's own is committed. Counters obey ``committed == accepted + 1`` in every round.
+token of the target's own is committed. Counters obey ``committed == accepted + 1`` in every round, but for one that
+ends the text with an accepted guess: ``committed == accepted``.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from runtime.errors import UserError
 
 GAMMAS: tuple[int, ...] = (1, 2, 4, 8)
 """Draft lengths a decision may name; 0 (plain decoding) is the absence of a draft."""
@@ -39,6 +43,50 @@ class Victim(enum.IntEnum):
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen from the target's logits. The filters apply in the order of the fields.
+
+    Attributes:
+        repetition_penalty: Logits of tokens that already occur (prompt included) are divided by this if positive,
+            multiplied if negative; 1 = off.
+        temperature: Logits are divided by this; 0 = greedy, the likeliest token always.
+        top_k: Only the k likeliest tokens; 0 = off.
+        top_p: Only the likeliest tokens that together reach this probability; 1 = off.
+        min_p: Only tokens at least this many times as likely as the likeliest; 0 = off.
+        seed: Makes a run repeatable with the same decisions; None = a fresh one.
+        draft_temperature: Temperature of the drafts' own guesses; 0 = their likeliest token; None = ``temperature``.
+    """
+
+    repetition_penalty: float = 1.0
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    draft_temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, fits, expected in (
+            ("repetition_penalty", 0.0 < self.repetition_penalty < math.inf, "above 0"),
+            ("temperature", 0.0 <= self.temperature < math.inf, "at least 0"),
+            ("top_k", self.top_k >= 0, "at least 0"),
+            ("top_p", 0.0 < self.top_p <= 1.0, "above 0 and at most 1"),
+            ("min_p", 0.0 <= self.min_p <= 1.0, "from 0 to 1"),
+            ("draft_temperature", self.draft_temperature is None or self.draft_temperature >= 0.0, "at least 0"),
+        ):
+            if not fits:
+                raise UserError(f"{name} must be {expected}, got {getattr(self, name)}")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is always taken."""
+        return self.temperature == 0.0
+
+
+GREEDY = Sampling()
+
+
+@dataclass(frozen=True)
 class Request:
     """One prompt to be answered.
 
@@ -48,6 +96,8 @@ class Request:
         max_new_tokens: Most tokens to commit.
         eos_ids: Tokens that end the text (the ending token is committed).
         domain: Where the prompt comes from, for reports only; controllers never see it.
+        sampling: How tokens are chosen.
+        stop: Strings that end the text; the token that completes one is the last that is committed.
     """
 
     request_id: str
@@ -55,6 +105,8 @@ class Request:
     max_new_tokens: int
     eos_ids: frozenset[int] = frozenset()
     domain: str = ""
+    sampling: Sampling = GREEDY
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:

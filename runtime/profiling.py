@@ -192,14 +192,14 @@ class Bench:
         contexts = [c for c in CONTEXTS if c + WIDTHS[-1] < self.limit and c != self.context] or [self.limit // 4]
         deepest = max(*contexts, self.context)
         self._prefilled(deepest)
-        state = self.target.export_kv(deepest)
+        state = self.target.export_kv(0, deepest)
         at = {f"width {width}": (width, self.context) for width in WIDTHS}
         at |= {f"context {context}": (1, context) for context in contexts}
         points = timed(
             {name: partial(self._verify, *place) for name, place in at.items()},
             ROUNDS,
             self.target.synchronize,
-            prepare=lambda name: self.target.import_kv(state, at[name][1]),
+            prepare=lambda name: self.target.import_kv([state], at[name][1]),
         )
         forward = {width: points[f"width {width}"] for width in WIDTHS}
         return forward, {self.context: forward[1]} | {c: points[f"context {c}"] for c in contexts}
@@ -213,15 +213,15 @@ class Bench:
         """Copying KV out and back in, by tokens."""
         sizes = self._sizes(KV_TOKENS)
         self._prefilled(max(sizes))
-        state = self.target.export_kv(max(sizes))
-        store = self._timed({size: partial(self.target.export_kv, size) for size in sizes})
-        return store, self._timed({size: partial(self.target.import_kv, state, size) for size in sizes})
+        state = self.target.export_kv(0, max(sizes))
+        store = self._timed({size: partial(self.target.export_kv, 0, size) for size in sizes})
+        return store, self._timed({size: partial(self.target.import_kv, [state], size) for size in sizes})
 
     def round_overhead_s(self) -> float:
         """A plain round of the live decoder, less the verifying itself."""
         decoder = LiveDecoder(self.target, self.zoo.specs(self.limit))
         rounds = min(2 * ROUNDS, self.limit - self.context - WARM_UP - 2)
-        decoder.begin(Request("overhead", tuple(self.tokens[: self.context]), rounds + WARM_UP + 2), 0, None)
+        decoder.begin(Request("overhead", tuple(self.tokens[: self.context]), rounds + WARM_UP + 2), 0, ())
         points = timed(
             {
                 "round": partial(decoder.round, None, None, 0, 0.0),

@@ -132,12 +132,11 @@ class DecodeSession:
         if reuse and match.entry is not None:
             match.entry.hits += 1
             match.entry.last_used_s = started_s
-        prefill = self.decoder.begin(
-            request, match.tokens if reuse else 0, match.entry.payload if reuse and match.entry else None
-        )
+        stored = [match.entry.payload] if reuse and match.entry is not None else []
+        prefill = self.decoder.begin(request, match.tokens if reuse else 0, stored)
         tokens = (prefill.token,)
         self._generated = 1
-        self._note_end(tokens)
+        self._note_end()
         seconds = self.clock.now_s() - started_s
         self.counters.ttft_s.append(seconds)
         return Outcome(
@@ -168,7 +167,7 @@ class DecodeSession:
         done = self.decoder.round(decision.draft, payload, decision.gamma, STOP_LEVELS[decision.stop])
         self._generated += len(done.tokens)
         self._last_drafted, self._last_accepted = done.drafted, done.accepted
-        self._note_end(done.tokens)
+        self._note_end()
         if decision.draft is not None:
             matches = done.accepted + done.scored[0]
             positions = min(done.drafted, done.accepted + 1) + done.scored[1]
@@ -184,7 +183,7 @@ class DecodeSession:
             if self.memory.make_room(
                 len(tokens) * self.memory.config.kv_bytes_per_token, decision.victim, None, started_s
             ):
-                self.memory.retain(tokens, self.decoder.store(), decision.victim, None, started_s)
+                self.memory.retain(tokens, self.decoder.store(0, len(tokens)), decision.victim, None, started_s)
         seconds = self.clock.now_s() - started_s
         more = self._admit_next()
         return Outcome(
@@ -212,10 +211,8 @@ class DecodeSession:
         self._since_decision = self.config.decision_interval
         return True
 
-    def _note_end(self, tokens: tuple[int, ...]) -> None:
-        request = self._current()
-        ended = self._generated >= request.max_new_tokens or tokens[-1] in request.eos_ids
-        self.phase = Phase.COMPLETE if ended else Phase.DECODE
+    def _note_end(self) -> None:
+        self.phase = Phase.COMPLETE if self.decoder.ended() else Phase.DECODE
 
     def _note_evidence(self, draft: int, matches: int, positions: int, confidence: float) -> None:
         if positions:

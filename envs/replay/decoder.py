@@ -24,6 +24,7 @@ Not replayed: width-1 forwards that re-decide near-ties (``guard_forwards`` is 0
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from envs.replay.bank import Floats, Replayed, TraceBank
@@ -32,6 +33,7 @@ from envs.traces import RUN_ON
 from runtime.core import Request, Round
 from runtime.decoding.base import Prefill
 from runtime.decoding.drafters.lookup import LookupDrafter
+from runtime.errors import UserError
 
 
 class ReplayDecoder:
@@ -56,7 +58,12 @@ class ReplayDecoder:
             index: LookupDrafter(draft.calibration) for index, draft in enumerate(bank.drafts) if not draft.loadable
         }
 
-    def begin(self, request: Request, reuse_tokens: int, stored: Any) -> Prefill:
+    def begin(self, request: Request, reuse_tokens: int, stored: Sequence[Any]) -> Prefill:
+        if not request.sampling.greedy or request.sampling.repetition_penalty != 1.0 or request.stop:
+            raise UserError(
+                f"request {request.request_id}: a trace holds the greedy text; sampling, repetition penalty and stop "
+                "strings need the real models"
+            )
         text = self._bank.text(request.prompt_ids, request.request_id)
         prompt, output = len(request.prompt_ids), text.trace.output_ids
         if not 0 <= reuse_tokens < prompt:
@@ -106,9 +113,12 @@ class ReplayDecoder:
         lookup = self._lookups.get(draft)
         return math.nan if lookup is None else lookup.confidence(self._tokens)
 
-    def store(self) -> None:
+    def store(self, start: int, end: int) -> None:
         """Take the time of copying the KV out; there is nothing to copy."""
-        self._loader.work(self._costs.model.kv_store_s(self._prompt + self._generated - 1))
+        self._loader.work(self._costs.model.kv_store_s(end - start))
+
+    def ended(self) -> bool:
+        return self._generated >= self._end
 
     def stored_tokens(self) -> tuple[int, ...]:
         return tuple(self._tokens[:-1])

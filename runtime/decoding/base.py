@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from runtime.core import Request, Round
@@ -26,13 +27,13 @@ class Clock(Protocol):
 class Decoder(Protocol):
     """Decodes one request at a time. All methods take as long as the work takes, on the session's clock."""
 
-    def begin(self, request: Request, reuse_tokens: int, stored: Any) -> Prefill:
+    def begin(self, request: Request, reuse_tokens: int, stored: Sequence[Any]) -> Prefill:
         """Prefill a request and commit its first token. Forgets the request before.
 
         Args:
             request: The request; its prompt is forwarded from ``reuse_tokens`` on.
             reuse_tokens: Length of the stored prefix to use, below the prompt length; 0 = none.
-            stored: Payload of the KV entry the prefix comes from, never mutated; None if ``reuse_tokens`` is 0.
+            stored: Consecutive pieces of KV that together cover the prefix, from ``store``; never mutated.
         """
         ...
 
@@ -59,12 +60,16 @@ class Decoder(Protocol):
         """For a draft without weights: calibrated probability of its first guess now, 0 if it has none; else NaN."""
         ...
 
-    def store(self) -> Any:
-        """An immutable copy of the KV of all tokens forwarded so far, for the KV store."""
+    def store(self, start: int, end: int) -> Any:
+        """An immutable copy of the KV of tokens ``start`` to ``end`` of ``stored_tokens``, for the KV store."""
         ...
 
     def stored_tokens(self) -> tuple[int, ...]:
-        """Token ids that ``store`` covers, in order."""
+        """Token ids whose KV ``store`` can copy: all that were forwarded and committed, in order."""
+        ...
+
+    def ended(self) -> bool:
+        """Whether the text has ended: an ending token, a stop string, or all tokens that were asked for."""
         ...
 
     def forget_draft(self, draft: int) -> None:

@@ -21,7 +21,9 @@ from runtime.decoding.drafters.base import Drafter, Proposal
 from runtime.decoding.drafters.lookup import LookupDrafter
 from runtime.decoding.drafters.model import ModelDrafter
 from runtime.decoding.greedy import margin_of, verify
-from runtime.engine.base import CausalModel, KVState
+from runtime.decoding.stopping import StopStrings, Text
+from runtime.engine.base import CausalModel
+from runtime.engine.kv_state import KVState
 from runtime.engine.loaded_draft import LoadedDraft
 from runtime.errors import UserError
 
@@ -37,13 +39,14 @@ class Topic(Protocol):
 
 
 class LiveDecoder:
-    """Implements ``Decoder`` with a target and drafts in this process; greedy.
+    """Implements ``Decoder`` with a target and drafts in this process.
 
     Args:
         target: The model whose text is produced. The decoder owns its sequence.
         drafts: What may guess, by index; those that are not loadable are look-up drafters.
         topic: The topic predictor; without it ``predicted`` is what was measured in training.
         margin: Logit margin of the guard; None = by the target's dtype.
+        text: Text of generated tokens, for stop strings; None = requests with stop strings are refused.
     """
 
     def __init__(
@@ -52,10 +55,12 @@ class LiveDecoder:
         drafts: Sequence[DraftSpec],
         topic: Topic | None = None,
         margin: float | None = None,
+        text: Text | None = None,
     ) -> None:
         self.target = target
         self.drafts = tuple(drafts)
         self._topic = topic
+        self._text = text
         self._margin = margin_of(target.dtype) if margin is None else margin
         self._expected = np.array([draft.expected for draft in self.drafts], dtype=np.float32)
         self._lookups = {
@@ -63,18 +68,18 @@ class LiveDecoder:
         }
         self._models: dict[int, ModelDrafter] = {}
         self._request: Request | None = None
+        self._stops: StopStrings | None = None
         self._tokens: list[int] = []
+        self._ended = True
 
     # -- the contract --------------------------------------------------------------------------------------------
 
-    def begin(self, request: Request, reuse_tokens: int, stored: Any) -> Prefill:
+    def begin(self, request: Request, reuse_tokens: int, stored: Sequence[Any]) -> Prefill:
         self._refuse_unless_fitting(request)
         prompt = list(request.prompt_ids)
         if not 0 <= reuse_tokens < len(prompt):
             raise ValueError(f"expected to reuse 0 to {len(prompt) - 1} tokens of the prompt, got {reuse_tokens}")
-        if reuse_tokens and not isinstance(stored, KVState):
-            raise ValueError(f"expected a stored KV state to reuse {reuse_tokens} tokens of, got {stored!r}")
-        self._request, self._tokens = None, []
+        self._request, self._tokens, self._ended = None, [], True
         drafters: list[Drafter] = [*self._models.values(), *self._lookups.values()]
         for drafter in drafters:
             drafter.begin()
@@ -83,7 +88,9 @@ class LiveDecoder:
         except BaseException:
             self.target.reset()
             raise
-        self._request, self._tokens = request, [*prompt, token]
+        self._request, self._tokens = request, prompt
+        self._stops = StopStrings(request.stop, self._text) if request.stop and self._text else None
+        self._commit([token])
         self._sync_lookups()
         return Prefill(token, forwarded, reuse_tokens if forwarded < len(prompt) else 0)
 
@@ -91,13 +98,9 @@ class LiveDecoder:
         request = self._request
         if request is None:
             raise RuntimeError("round() without a request: call begin() first")
-        room = min(
-            request.max_new_tokens - (len(self._tokens) - len(request.prompt_ids)),
-            self.target.context_limit + 1 - len(self._tokens),
-        )
-        if room < 1:
-            raise RuntimeError(f"round() behind the end: all {request.max_new_tokens} tokens are committed")
-        gamma = min(gamma, room - 1)
+        if self._ended:
+            raise RuntimeError(f"round() behind the end of request {request.request_id}: begin() another one")
+        gamma = min(gamma, self._room() - 1)
         drafter = self._drafter(draft, payload) if draft is not None and gamma > 0 else None
         proposal = Proposal()
         try:
@@ -105,22 +108,25 @@ class LiveDecoder:
                 proposal = drafter.propose(self._tokens, len(request.prompt_ids), gamma, threshold, request.eos_ids)
                 self._refuse_unless_known(proposal.tokens, draft)
             verdict = verify(self.target, self._tokens[-1], proposal.tokens, request.eos_ids, self._margin)
-            self._tokens.extend(verdict.tokens)
+            tokens = self._commit(verdict.tokens)
         finally:
             self.target.crop(len(self._tokens) - 1)
             if drafter is not None:
                 drafter.settle(len(self._tokens) - 1)
         self._sync_lookups()
         return Round(
-            tokens=verdict.tokens,
+            tokens=tokens,
             drafted=len(proposal.tokens),
-            accepted=verdict.accepted,
+            accepted=min(verdict.accepted, len(tokens)),
             steps=proposal.steps,
             catch_up_tokens=proposal.catch_up_tokens,
             scored=proposal.scored,
             confidence=proposal.confidence,
             guard_forwards=verdict.guard_forwards,
         )
+
+    def ended(self) -> bool:
+        return self._ended
 
     def catch_up_tokens(self, draft: int) -> int:
         """Committed tokens that a draft would absorb before its next guess, without the pending one."""
@@ -137,8 +143,8 @@ class LiveDecoder:
         lookup = self._lookups.get(draft)
         return float("nan") if lookup is None else lookup.confidence(self._tokens)
 
-    def store(self) -> KVState:
-        return self.target.export_kv(self.target.length)
+    def store(self, start: int, end: int) -> KVState:
+        return self.target.export_kv(start, end)
 
     def stored_tokens(self) -> tuple[int, ...]:
         return tuple(self._tokens[: self.target.length])
@@ -148,9 +154,9 @@ class LiveDecoder:
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    def _prefill(self, prompt: list[int], reuse_tokens: int, stored: KVState | None) -> tuple[int, int]:
+    def _prefill(self, prompt: list[int], reuse_tokens: int, stored: Sequence[KVState]) -> tuple[int, int]:
         """The first token of the answer, and how many prompt tokens were forwarded for it."""
-        if reuse_tokens and stored is not None:
+        if reuse_tokens:
             self.target.import_kv(stored, reuse_tokens)
             logits = self.target.forward(prompt[reuse_tokens:], "last")[0]  # (vocab,)
             top = logits.topk(2).values
@@ -160,6 +166,29 @@ class LiveDecoder:
         self.target.reset()
         token = int(self.target.forward(prompt, "last")[0].argmax())
         return token, len(prompt) + (len(prompt) - reuse_tokens if reuse_tokens else 0)
+
+    def _room(self) -> int:
+        """Tokens that may still be committed."""
+        assert self._request is not None
+        generated = len(self._tokens) - len(self._request.prompt_ids)
+        return min(self._request.max_new_tokens - generated, self.target.context_limit + 1 - len(self._tokens))
+
+    def _commit(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Add tokens to the text, as far as no stop string ends it; returns those added."""
+        request = self._request
+        assert request is not None
+        kept = tuple(tokens)
+        if self._stops is not None:
+            generated = [*self._tokens[len(request.prompt_ids) :], *tokens]
+            known = len(generated) - len(tokens)
+            end = self._stops.cut(generated, known)
+            kept = tuple(generated[known:end])
+            self._ended = end is not None
+        else:
+            self._ended = False
+        self._tokens.extend(kept)
+        self._ended = self._ended or self._room() < 1 or kept[-1] in request.eos_ids
+        return kept
 
     def _drafter(self, draft: int, payload: Any) -> Drafter:
         lookup = self._lookups.get(draft)
@@ -194,4 +223,6 @@ class LiveDecoder:
                 f"request {request.request_id}: prompt of {len(request.prompt_ids)} tokens and {request.max_new_tokens}"
                 f" new ones, expected a sequence of at most {limit + 1} (the target's context): shorten one of them"
             )
+        if request.stop and self._text is None:
+            raise UserError(f"request {request.request_id}: stop strings need a decoder that knows the tokenizer")
         self._refuse_unless_known(request.prompt_ids, None)

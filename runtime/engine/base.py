@@ -8,27 +8,13 @@ Implementations are not thread-safe: one thread decodes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 
+from runtime.engine.kv_state import KVState
+
 Logits = Literal["last", "all"]
-
-
-@dataclass(frozen=True)
-class KVState:
-    """An immutable copy of the KV of the first ``length`` tokens of a sequence.
-
-    Attributes:
-        length: Tokens covered.
-        bytes: Memory it takes.
-        payload: The engine's own form; nobody else reads or changes it.
-    """
-
-    length: int
-    bytes: int
-    payload: Any
 
 
 class CausalModel(Protocol):
@@ -89,12 +75,12 @@ class CausalModel(Protocol):
         """Forget the tokens from ``length`` on; nothing happens if there are none."""
         ...
 
-    def export_kv(self, length: int) -> KVState:
-        """Copy out the KV of the first ``length`` tokens."""
+    def export_kv(self, start: int, end: int) -> KVState:
+        """Copy out the KV of tokens ``start`` to ``end`` of the sequence."""
         ...
 
-    def import_kv(self, state: KVState, length: int) -> None:
-        """Replace the sequence by the first ``length`` tokens of ``state``, by copy."""
+    def import_kv(self, states: Sequence[KVState], length: int) -> None:
+        """Replace the sequence by the first ``length`` tokens of consecutive ``states``, the first from 0, by copy."""
         ...
 
     def embed(self, tokens: Sequence[int]) -> torch.Tensor:

@@ -10,6 +10,8 @@ from typing import Any, cast
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
+from runtime.engine.kv_state import Layer
+
 FIRST_CAPACITY = 256
 """Tokens a buffer holds at first."""
 
@@ -86,13 +88,12 @@ class GrowingCache(Cache):
         for layer in self._growing:
             layer.crop_to(length)
 
-    def copy_out(self, length: int) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
-        """Copies of the first ``length`` tokens' keys and values, by layer."""
-        views = (layer.first(length) for layer in self._growing)
-        return tuple((keys.clone(), values.clone()) for keys, values in views)
+    def copy_out(self, start: int, end: int) -> tuple[Layer, ...]:
+        """Copies of the keys and values of tokens ``start`` to ``end``, by layer."""
+        views = (layer.first(end) for layer in self._growing)
+        return tuple((keys[..., start:, :].clone(), values[..., start:, :].clone()) for keys, values in views)
 
-    def copy_in(self, state: tuple[tuple[torch.Tensor, torch.Tensor], ...], length: int) -> None:
-        """Replace all content by the first ``length`` tokens of ``state``, by copy."""
-        self.crop_to(0)
-        for index, (keys, values) in enumerate(state):
+    def append(self, layers: tuple[Layer, ...], length: int) -> None:
+        """Add copies of the first ``length`` tokens' keys and values to every layer."""
+        for index, (keys, values) in enumerate(layers):
             self.update(keys[..., :length, :], values[..., :length, :], index)

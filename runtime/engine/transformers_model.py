@@ -12,9 +12,10 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from runtime.engine.base import KVState, Logits
+from runtime.engine.base import Logits
 from runtime.engine.fingerprint import target_fingerprint
 from runtime.engine.kv_cache import GrowingCache
+from runtime.engine.kv_state import KVState, total_length
 from runtime.engine.packing import pack_linears, weight_bytes
 from runtime.errors import UserError
 
@@ -128,18 +129,22 @@ class TransformersModel:
         self._length = min(self._length, length)
 
     @torch.inference_mode()
-    def export_kv(self, length: int) -> KVState:
-        if not 0 < length <= self._length:
-            raise ValueError(f"expected a length of 1 to {self._length} (tokens in the cache), got {length}")
-        payload = self._cache.copy_out(length)
-        return KVState(length, length * self._kv_bytes_per_token, payload)
+    def export_kv(self, start: int, end: int) -> KVState:
+        if not 0 <= start < end <= self._length:
+            raise ValueError(f"expected a range within 0 to {self._length} (tokens in the cache), got {start} to {end}")
+        return KVState(self._cache.copy_out(start, end))
 
     @torch.inference_mode()
-    def import_kv(self, state: KVState, length: int) -> None:
-        if not 0 < length <= state.length:
-            raise ValueError(f"expected a length of 1 to {state.length} (tokens stored), got {length}")
+    def import_kv(self, states: Sequence[KVState], length: int) -> None:
+        if not 0 < length <= total_length(states):
+            raise ValueError(f"expected a length of 1 to {total_length(states)} (tokens stored), got {length}")
         self._length = 0
-        self._cache.copy_in(state.payload, length)
+        self._cache.crop_to(0)
+        for state in states:
+            self._cache.append(state.layers, min(state.length, length - self._length))
+            self._length += state.length
+            if self._length >= length:
+                break
         self._length = length
 
     @torch.inference_mode()
@@ -165,7 +170,7 @@ class TransformersModel:
                 f"{type(self.model).__name__} does not keep its sequence in a cache that can be rolled back: "
                 "speculative decoding needs a target of full attention with finite logits; choose another model"
             )
-        size = sum(k.numel() * k.element_size() + v.numel() * v.element_size() for k, v in self._cache.copy_out(1))
+        size = sum(k.numel() * k.element_size() + v.numel() * v.element_size() for k, v in self._cache.copy_out(0, 1))
         self.reset()
         return size
 

@@ -90,7 +90,7 @@ def test_foresight_equals_replay_round_by_round(draft: int, gamma: int, stop: in
     decoder = ReplayDecoder(bank, VirtualLoader(bank.costs.model, clock))
     for item, ahead in zip(stream, foresee(stream, bank), strict=True):
         arm = rounds_of(ahead, gamma, stop)[1 + draft]
-        decoder.begin(item.request, 0, None)
+        decoder.begin(item.request, 0, ())
         at = 1
         while at < ahead.end:
             began_s = clock.now_s()

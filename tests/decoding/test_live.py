@@ -24,7 +24,7 @@ def run(
     live: LiveDecoder, asked: Request, schedule: list[tuple[int | None, int, float]]
 ) -> tuple[tuple[int, ...], list[Round]]:
     """Decode a request with a schedule of (draft, gamma, threshold) that repeats."""
-    tokens = [live.begin(asked, 0, None).token]
+    tokens = [live.begin(asked, 0, ()).token]
     rounds: list[Round] = []
     for index, gamma, threshold in itertools.cycle(schedule):
         if len(tokens) >= asked.max_new_tokens or tokens[-1] in asked.eos_ids:
@@ -97,7 +97,7 @@ def test_guessing_ends_with_an_ending_token() -> None:
     text = plain_text()
     first = next(i for i, token in enumerate(text) if i >= 2 and token not in text[:i])
     live = decoder()
-    live.begin(request(eos=(text[first],)), 0, None)
+    live.begin(request(eos=(text[first],)), 0, ())
     done = live.round(ALWAYS, drafts()[ALWAYS], 8, 0.0)
     if first <= 8:
         assert done.drafted == done.steps == done.accepted == len(done.tokens) == first
@@ -105,7 +105,7 @@ def test_guessing_ends_with_an_ending_token() -> None:
 
 def test_counters_of_catch_up() -> None:
     live = decoder()
-    live.begin(request(), 0, None)
+    live.begin(request(), 0, ())
     assert live.catch_up_tokens(ALWAYS) == len(PROMPT)  # all but the pending token
     first = live.round(ALWAYS, drafts()[ALWAYS], 4, 0.0)
     assert (first.catch_up_tokens, first.steps, first.scored) == (len(PROMPT), 4, (1, 1))  # the first answer token
@@ -124,7 +124,7 @@ def test_counters_of_catch_up() -> None:
 
 def test_every_generated_token_is_evidence_at_most_once() -> None:
     live, count = decoder(), 0
-    live.begin(request(60), 0, None)
+    live.begin(request(60), 0, ())
     done = 1
     for gamma in (1, 4, 2, 8, 1, 4):
         turn = live.round(SOMETIMES, drafts()[SOMETIMES], gamma, 0.0)
@@ -135,7 +135,7 @@ def test_every_generated_token_is_evidence_at_most_once() -> None:
 
 def test_stopping_withholds_the_unsure_guess() -> None:
     live = decoder()
-    live.begin(request(), 0, None)
+    live.begin(request(), 0, ())
     done = live.round(ALWAYS, drafts()[ALWAYS], 8, 1.0)  # no product of probabilities reaches one
     assert (done.drafted, done.accepted, done.steps, len(done.tokens)) == (0, 0, 1, 1)
     assert 0.0 < done.confidence < 1.0
@@ -147,7 +147,7 @@ def test_higher_thresholds_send_a_prefix() -> None:
     lengths = []
     for threshold in (0.0, 0.05, 0.2, 0.5, 0.9):
         live = decoder()
-        live.begin(request(), 0, None)
+        live.begin(request(), 0, ())
         done = live.round(ALWAYS, drafts()[ALWAYS], 8, threshold)
         assert done.steps == min(8, done.drafted + 1)
         lengths.append(done.drafted)
@@ -206,25 +206,25 @@ def test_two_equal_calls_have_equal_lengths() -> None:
 def test_reused_prefix_changes_nothing_but_the_work(gamma: int, reuse: int) -> None:
     live = decoder()
     run(live, request(), [(SOMETIMES, 4, 0.0)])  # leaves rejected guesses behind, if anything does
-    stored, tokens = live.store(), live.stored_tokens()
+    stored, tokens = live.store(0, live.target.length), live.stored_tokens()
     assert stored.length == len(tokens) == len(PROMPT) + 39
-    before = [(keys.clone(), values.clone()) for keys, values in stored.payload]
-    prefill = live.begin(request(), reuse, stored)
+    before = [(keys.clone(), values.clone()) for keys, values in stored.layers]
+    prefill = live.begin(request(), reuse, [stored])
     assert (prefill.prefill_tokens, prefill.reused_tokens) == (len(PROMPT) - reuse, reuse)
     text = [prefill.token]
     while len(text) < 40:
         index = SOMETIMES if gamma else None
         text.extend(live.round(index, drafts()[SOMETIMES], gamma, 0.0).tokens)
     assert tuple(text) == plain_text()
-    for (keys, values), (keys_then, values_then) in zip(stored.payload, before, strict=True):
+    for (keys, values), (keys_then, values_then) in zip(stored.layers, before, strict=True):
         assert torch.equal(keys, keys_then)
         assert torch.equal(values, values_then)
 
 
 def test_near_tie_behind_a_reused_prefix_is_decided_by_the_whole_prompt() -> None:
     live = decoder(margin=1e9)
-    live.begin(request(), 0, None)
-    prefill = live.begin(request(), 5, live.store())
+    live.begin(request(), 0, ())
+    prefill = live.begin(request(), 5, [live.store(0, live.target.length)])
     assert prefill.token == plain_text()[0]
     assert prefill.reused_tokens == 0
     assert prefill.prefill_tokens == 2 * len(PROMPT) - 5
@@ -234,14 +234,16 @@ def test_cache_after_rejections_equals_cache_never_drafted() -> None:
     drafted, plain = decoder(), decoder()
     run(drafted, request(), [(NEVER, 8, 0.0)])
     run(plain, request(), [(None, 0, 0.0)])
-    for one, other in zip(drafted.store().payload, plain.store().payload, strict=True):
+    for one, other in zip(
+        drafted.store(0, drafted.target.length).layers, plain.store(0, plain.target.length).layers, strict=True
+    ):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("where", ["draft", "target"])
 def test_interrupt_leaves_a_consistent_state(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     live = decoder()
-    tokens = [live.begin(request(), 0, None).token]
+    tokens = [live.begin(request(), 0, ()).token]
     payload = draft("sometimes")
     network: Any = payload.net.body if where == "draft" else live.target
     module = network.layers[0] if where == "draft" else network.model.model.layers[1]
@@ -267,7 +269,7 @@ def test_interrupt_leaves_a_consistent_state(where: str, monkeypatch: pytest.Mon
 
 def test_evicted_draft_starts_over() -> None:
     live = decoder()
-    live.begin(request(), 0, None)
+    live.begin(request(), 0, ())
     live.round(ALWAYS, drafts()[ALWAYS], 4, 0.0)
     live.forget_draft(ALWAYS)
     assert live.catch_up_tokens(ALWAYS) == len(PROMPT) + 5
@@ -277,7 +279,7 @@ def test_evicted_draft_starts_over() -> None:
 
 def test_drafts_that_are_reloaded_do_not_keep_old_state() -> None:
     live = decoder()
-    live.begin(request(), 0, None)
+    live.begin(request(), 0, ())
     live.round(ALWAYS, drafts()[ALWAYS], 4, 0.0)
     done = live.round(ALWAYS, draft("always"), 4, 0.0)  # another object under the same index
     assert done.catch_up_tokens == len(PROMPT) + 5
@@ -285,7 +287,7 @@ def test_drafts_that_are_reloaded_do_not_keep_old_state() -> None:
 
 def test_draft_of_a_larger_vocabulary_is_refused() -> None:
     live = decoder()
-    live.begin(request(), 0, None)
+    live.begin(request(), 0, ())
     foreign = draft("sometimes")
     object.__setattr__(foreign, "vocab", (*foreign.vocab[:-1], VOCAB))
     with pytest.raises(UserError, match="another target"):
@@ -296,19 +298,19 @@ def test_draft_of_a_larger_vocabulary_is_refused() -> None:
 def test_wrong_requests_are_refused() -> None:
     live = decoder()
     with pytest.raises(UserError, match="vocabulary"):
-        live.begin(request(prompt=(1, VOCAB)), 0, None)
+        live.begin(request(prompt=(1, VOCAB)), 0, ())
     with pytest.raises(UserError, match="context"):
-        live.begin(request(200), 0, None)
+        live.begin(request(200), 0, ())
     with pytest.raises(RuntimeError, match="begin"):
         live.round(None, None, 0, 0.0)
     with pytest.raises(ValueError, match="reuse"):
-        live.begin(request(), len(PROMPT), None)
-    live.begin(request(2), 0, None)
+        live.begin(request(), len(PROMPT), ())
+    live.begin(request(2), 0, ())
     live.round(None, None, 0, 0.0)
     with pytest.raises(RuntimeError, match="behind the end"):
         live.round(None, None, 0, 0.0)
     with pytest.raises(ValueError, match="LoadedDraft"):
-        live.begin(request(), 0, None)
+        live.begin(request(), 0, ())
         live.round(ALWAYS, None, 4, 0.0)
 
 
@@ -322,7 +324,7 @@ def test_the_last_token_of_the_context_can_be_written() -> None:
 def test_predictions_and_confidence() -> None:
     live = decoder()
     assert live.predicted().tolist() == [0.5] * len(SPECS)
-    live.begin(request(), 0, None)
+    live.begin(request(), 0, ())
     assert math.isnan(live.lookup_confidence(ALWAYS))
     assert 0.0 <= live.lookup_confidence(LOOKUP) < 1.0
     assert len(KINDS) == LOOKUP

@@ -55,7 +55,7 @@ def _weights(folder: os.PathLike[str]) -> dict[str, torch.Tensor]:
 def text(index: int | None, gamma: int, threshold: float = 0.0) -> tuple[int, ...]:
     target, draft, prompt = models()
     live = LiveDecoder(target, [DraftSpec("raw", 0), DraftSpec("lookup", 0, loadable=False)])
-    tokens = [live.begin(Request("r", prompt, NEW_TOKENS, frozenset([2])), 0, None).token]
+    tokens = [live.begin(Request("r", prompt, NEW_TOKENS, frozenset([2])), 0, ()).token]
     while len(tokens) < NEW_TOKENS and tokens[-1] != 2:
         tokens.extend(live.round(index, draft, gamma, threshold).tokens)
     return tuple(tokens)

@@ -55,21 +55,21 @@ def test_cache_grows_past_its_buffers() -> None:
 def test_stored_kv_is_a_copy_both_ways() -> None:
     model = target()
     model.forward(TOKENS, "last")
-    stored = model.export_kv(30)
+    stored = model.export_kv(0, 30)
     assert stored.bytes == 30 * model.kv_bytes_per_token
-    assert stored.bytes == sum(k.numel() * 4 + v.numel() * 4 for k, v in stored.payload)
-    before = [k.clone() for k, _ in stored.payload]
-    expected = model.export_kv(25)
+    assert stored.bytes == sum(k.numel() * 4 + v.numel() * 4 for k, v in stored.layers)
+    before = [k.clone() for k, _ in stored.layers]
+    expected = model.export_kv(0, 25)
     model.reset()
     model.forward(TOKENS[10:], "last")
-    model.import_kv(stored, 25)
+    model.import_kv([stored], 25)
     assert model.length == 25
-    again = model.export_kv(25)
-    for (k, v), (k2, v2) in zip(again.payload, expected.payload, strict=True):
+    again = model.export_kv(0, 25)
+    for (k, v), (k2, v2) in zip(again.layers, expected.layers, strict=True):
         assert torch.equal(k, k2)
         assert torch.equal(v, v2)
     model.forward(TOKENS[25:], "last")
-    assert all(torch.equal(k, was) for (k, _), was in zip(stored.payload, before, strict=True))
+    assert all(torch.equal(k, was) for (k, _), was in zip(stored.layers, before, strict=True))
 
 
 def test_failed_forward_leaves_the_sequence() -> None:
@@ -82,8 +82,8 @@ def test_failed_forward_leaves_the_sequence() -> None:
     with pytest.raises(IndexError):
         model.forward([VOCAB + 5], "last")
     assert model.length == 5
-    with pytest.raises(ValueError, match="1 to 5"):
-        model.export_kv(6)
+    with pytest.raises(ValueError, match="within 0 to 5"):
+        model.export_kv(0, 6)
 
 
 def test_sizes() -> None:

@@ -43,7 +43,7 @@ def test_loads_a_draft_that_decodes(tmp_path: Path) -> None:
     assert loaded.seconds > 0
     assert isinstance(loaded.payload, LoadedDraft)
     live = decoder()
-    text = [live.begin(request(), 0, None).token]
+    text = [live.begin(request(), 0, ()).token]
     while len(text) < 40:
         text.extend(live.round(0, loaded.payload, 4, 0.0).tokens)
     assert tuple(text) == plain_text()
@@ -57,7 +57,7 @@ def test_rounds_go_on_while_a_load_is_running(gate: threading.Event) -> None:
 
     loader = ThreadLoader([Path("a")], slow, expected_s=[0.02])
     live = decoder()
-    text = [live.begin(request(), 0, None).token]
+    text = [live.begin(request(), 0, ()).token]
     loader.start(0)
     while len(text) < 40:
         assert loader.poll() == []

@@ -51,7 +51,7 @@ def test_replay_does_what_running_the_drafts_does(
     trace = make_trace(seed)
     decoder, _, _ = make_decoder(trace)
     reference = StepwiseDecoder(trace)
-    assert decoder.begin(make_request(trace), 0, None).token == trace.output_ids[0]
+    assert decoder.begin(make_request(trace), 0, ()).token == trace.output_ids[0]
     for draft, gamma, threshold, forget in choices:
         if reference.ended:
             break
@@ -76,7 +76,7 @@ def test_a_round_costs_what_the_profile_says() -> None:
     trace = next(t for t in map(make_trace, range(41)) if 7 in np.diff(t.drafts[0].start)[1:2])
     decoder, clock, _ = make_decoder(trace)
     prompt = len(trace.prompt_ids)
-    decoder.begin(make_request(trace), 0, None)
+    decoder.begin(make_request(trace), 0, ())
     assert clock.now_s() == pytest.approx(prompt * 0.001)
     before = clock.now_s()
     done = decoder.round(0, None, 4, 0.0)
@@ -87,19 +87,19 @@ def test_a_round_costs_what_the_profile_says() -> None:
     assert decoder.round(None, None, 0, 0.0).tokens == (trace.output_ids[1 + done.accepted + 1],)
     assert clock.now_s() - before == pytest.approx(0.1)
     before = clock.now_s()
-    decoder.store()
+    decoder.store(0, len(decoder.stored_tokens()))
     assert clock.now_s() - before == pytest.approx(1e-5 * len(decoder.stored_tokens()))
 
 
 def test_a_reused_prefix_is_restored_not_prefilled() -> None:
     trace = next(t for t in map(make_trace, range(41)) if len(t.prompt_ids) > 6)
     decoder, clock, _ = make_decoder(trace)
-    prefill = decoder.begin(make_request(trace), 5, None)
+    prefill = decoder.begin(make_request(trace), 5, ())
     prompt = len(trace.prompt_ids)
     assert (prefill.prefill_tokens, prefill.reused_tokens) == (prompt - 5, 5)
     assert clock.now_s() == pytest.approx(5e-5 + (prompt - 5) * 0.001)
     with pytest.raises(ValueError, match=f"can reuse 0 to {prompt - 1} tokens, got {prompt}"):
-        decoder.begin(make_request(trace), prompt, None)
+        decoder.begin(make_request(trace), prompt, ())
 
 
 def test_decoding_is_slower_beside_a_load() -> None:
@@ -108,7 +108,7 @@ def test_decoding_is_slower_beside_a_load() -> None:
     clock = VirtualClock()
     loader = VirtualLoader(costs, clock)
     decoder = ReplayDecoder(TraceBank(make_traces([trace]), make_specs(), costs), loader)
-    decoder.begin(make_request(trace), 0, None)
+    decoder.begin(make_request(trace), 0, ())
     before = clock.now_s()
     loader.start(0)
     decoder.round(None, None, 0, 0.0)
@@ -121,7 +121,7 @@ def test_the_draft_without_weights_runs_for_real(seed: int) -> None:
     decoder, clock, _ = make_decoder(trace)
     lookup = LookupDrafter()
     for _ in range(2):  # the second time it remembers the first
-        decoder.begin(make_request(trace), 0, None)
+        decoder.begin(make_request(trace), 0, ())
         lookup.begin()
         tokens = [*trace.prompt_ids, trace.output_ids[0]]
         while (room := len(trace.prompt_ids) + len(trace.output_ids) - len(tokens)) > 1:
@@ -145,7 +145,7 @@ def test_a_prediction_is_the_topic_predictors() -> None:
     topic = TopicPredictor(scores, np.zeros(3, np.float32), 8, NAMES)
     decoder, _, _ = make_decoder(trace, topic=topic)
     np.testing.assert_allclose(decoder.predicted(), [draft.expected for draft in make_specs()])
-    decoder.begin(make_request(trace), 0, None)
+    decoder.begin(make_request(trace), 0, ())
     for _ in range(5):
         tokens = decoder.round(None, None, 0, 0.0).tokens
         context = (*decoder.stored_tokens(), *tokens)
@@ -158,9 +158,9 @@ def test_a_request_without_a_trace_is_refused() -> None:
     trace = make_trace(0)
     decoder, _, _ = make_decoder(trace)
     with pytest.raises(ValueError, match="expected a recorded prompt"):
-        decoder.begin(Request("x", (1, 2), 3), 0, None)
+        decoder.begin(Request("x", (1, 2), 3), 0, ())
     with pytest.raises(ValueError, match="were recorded, got max_new_tokens 99"):
-        decoder.begin(Request("x", trace.prompt_ids, 99), 0, None)
+        decoder.begin(Request("x", trace.prompt_ids, 99), 0, ())
     with pytest.raises(ValueError, match=r"call begin\(\) first"):
         decoder.round(None, None, 0, 0.0)
 
@@ -168,7 +168,7 @@ def test_a_request_without_a_trace_is_refused() -> None:
 def test_an_answer_can_be_cut_shorter_than_it_was_recorded() -> None:
     trace = next(t for t in map(make_trace, range(41)) if len(t.output_ids) > 6)
     decoder, _, _ = make_decoder(trace)
-    decoder.begin(make_request(trace, 3), 0, None)
+    decoder.begin(make_request(trace, 3), 0, ())
     tokens = decoder.round(0, None, 1, 0.0).tokens
     if len(tokens) == 1:
         tokens += decoder.round(None, None, 0, 0.0).tokens

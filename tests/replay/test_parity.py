@@ -41,7 +41,7 @@ def test_replay_equals_the_real_models(seed: int) -> None:
     replay, live = ReplayDecoder(bank, VirtualLoader(costs, VirtualClock())), tiny.decoder()
     for trace in traces:
         request = tiny.request(40, eos=(EOS,), prompt=trace.prompt_ids)
-        assert replay.begin(request, 0, None) == live.begin(request, 0, None)
+        assert replay.begin(request, 0, ()) == live.begin(request, 0, ())
         committed = [trace.output_ids[0]]
         while committed[-1] != EOS and len(committed) < 40:
             for index in range(len(NAMES)):
