@@ -80,7 +80,7 @@ class HeuristicPrior(nn.Module):
         predicted = rows[:, :, DRAFT_INDEX["predicted"]]
         fresh = self.evidence_share * torch.exp(-rows[:, :, DRAFT_INDEX["staleness"]] / 16.0)
         blended = fresh * evidence + (1.0 - fresh) * predicted
-        lookup = rows[:, :, DRAFT_INDEX["size_share"]] <= 0.0
+        lookup = rows[:, :, DRAFT_INDEX["weightless"]] > 0.0
         return torch.where(lookup, rows[:, :, DRAFT_INDEX["confidence"]], blended)
 
     def _verify_ratio(self, glob: Tensor, drafted: Tensor) -> Tensor:

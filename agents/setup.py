@@ -89,12 +89,14 @@ def _with_loads(profile: Profile, rounds: float) -> Profile:
 
 
 def memory_budget(config: DictConfig, zoo: Zoo, specs: tuple[DraftSpec, ...]) -> MemoryConfig:
-    """The byte budget: so many of the largest draft, the KV of so many tokens, and the verify workspace."""
+    """The byte budget: so many of the largest draft, the KV of so many tokens, and what is always there."""
     env = config.env
     workspace = (GAMMAS[-1] + 1) * zoo.target.vocab_size * BYTES_PER_LOGIT
-    largest = max(spec.bytes for spec in specs)
-    budget = int(env.budget_drafts * largest + env.budget_kv_tokens * zoo.target.kv_bytes_per_token + workspace)
-    return MemoryConfig(budget, workspace, zoo.target.kv_bytes_per_token)
+    per_token = zoo.target.kv_bytes_per_token
+    largest = max((spec.bytes for spec in specs if spec.loadable), default=0)
+    always = workspace + sum(spec.bytes for spec in specs if not spec.loadable)
+    budget = int(env.budget_drafts * largest + env.budget_kv_tokens * per_token + always)
+    return MemoryConfig(budget, workspace, per_token, int(env.disk_kv_tokens * per_token))
 
 
 def load_traces(config: DictConfig, zoo: Zoo, split: str) -> TraceSet:

@@ -164,6 +164,36 @@ class Round(NamedTuple):
     guard_forwards: int = 0
 
 
+@dataclass(slots=True)
+class KVRecord:
+    """What stored KV did for one request, and what it cost. Times in seconds.
+
+    Attributes:
+        request_id: The request.
+        usable_tokens: Stored prefix that could have been used.
+        reused_tokens: Of these, taken (``reuse``); 0 = ``bypass``.
+        disk_tokens: Of the tokens taken, read from disk.
+        wait_s: Time that reading from disk held the request up.
+        admit_s: Time to the first token, all in all.
+        saved_s: Estimated time that a prefill of the whole prompt would have taken, less ``admit_s``; negative if the
+            stored prefix cost more than it saved. 0 without reuse.
+        retained_tokens: Tokens newly kept in memory at the end (``retain``); 0 = ``drop``, or all were there.
+        retained_bytes: Memory they take.
+        retain_s: Time of copying them out.
+    """
+
+    request_id: str
+    usable_tokens: int = 0
+    reused_tokens: int = 0
+    disk_tokens: int = 0
+    wait_s: float = 0.0
+    admit_s: float = 0.0
+    saved_s: float = 0.0
+    retained_tokens: int = 0
+    retained_bytes: int = 0
+    retain_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What one ``advance`` did, with its cost.
@@ -182,6 +212,8 @@ class Outcome:
         illegal: Parts of the decision that were not legal and fell back.
         request_finished: The COMPLETE step of a request.
         stream_finished: Nothing is left to do.
+        kv: What stored KV did for the request (COMPLETE).
+        cancelled: The request was given up in this step: nothing more is committed, COMPLETE is next.
     """
 
     phase: Phase
@@ -196,6 +228,8 @@ class Outcome:
     illegal: int = 0
     request_finished: bool = False
     stream_finished: bool = False
+    kv: KVRecord | None = None
+    cancelled: bool = False
 
     @property
     def committed(self) -> int:
@@ -232,29 +266,56 @@ class MemoryConfig:
         budget_bytes: Resident drafts, their KV, KV entries held and the verify workspace together.
         workspace_bytes: Reserved for logits and activations of the widest verify forward.
         kv_bytes_per_token: Size of the target's KV for one token.
+        disk_bytes: Room for copies of stored KV on disk, beyond the budget; 0 = none are written.
     """
 
     budget_bytes: int
     workspace_bytes: int = 0
     kv_bytes_per_token: int = 1
+    disk_bytes: int = 0
 
 
 @dataclass
 class Counters:
-    """Running totals of a session. Times in seconds, sizes in bytes."""
+    """Running totals of a session. Times in seconds, sizes in bytes.
+
+    They obey ``committed == admitted + accepted + corrections``, in total and for every request, and
+    ``accepted <= drafted``; the session checks this after every step.
+
+    Attributes:
+        rounds: Rounds done.
+        drafted: Guesses that the target verified.
+        accepted: Of those, committed: what speculation gained. It says nothing of what it cost, see ``seconds``.
+        corrections: Tokens of the target's own that rounds committed, in place of a rejected guess or behind the last
+            accepted one (a bonus): one a round, none where the text ended with an accepted guess.
+        admitted: Requests whose first token was committed; prefill yields it, no round does.
+        committed: Tokens of all texts.
+        cancelled: Requests that were cancelled.
+    """
 
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    corrections: int = 0
+    admitted: int = 0
     committed: int = 0
+    cancelled: int = 0
     seconds: float = 0.0
     stall_s: float = 0.0
     loads: int = 0
     wasted_loads: int = 0
     evictions: int = 0
     kv_hit_tokens: int = 0
+    kv_disk_tokens: int = 0
+    kv_saved_s: float = 0.0
+    kv_retained_bytes: int = 0
     prefill_tokens: int = 0
     guard_forwards: int = 0
     illegal: int = 0
     peak_budget_bytes: int = 0
     ttft_s: list[float] = field(default_factory=list)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Share of the verified guesses that were accepted; 0 if none was."""
+        return self.accepted / self.drafted if self.drafted else 0.0

@@ -12,7 +12,7 @@ from runtime.bundle import library_versions
 from runtime.engine.sources import cache_folder
 from runtime.errors import UserError
 from runtime.live import LiveModels, open_models
-from runtime.profile import Profile
+from runtime.profile import PROFILE_SCHEMA, Profile
 from runtime.profiling import measure_profile
 from runtime.zoo import Zoo
 
@@ -31,6 +31,7 @@ def device_name() -> str:
 def profile_path(zoo: Zoo, device: str, threads: int) -> Path:
     """Where a measurement is kept: one file for this zoo, machine, thread count and these libraries."""
     facts = {
+        "schema": PROFILE_SCHEMA,
         "target": zoo.target.fingerprint,
         "drafts": [draft.sha256 for draft in zoo.drafts],
         "machine": [device_name(), os.cpu_count(), device, threads],

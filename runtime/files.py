@@ -31,13 +31,14 @@ def write_json(path: Path, data: Any) -> None:
         aside.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path, what: str, schema: int) -> dict[str, Any]:
+def read_json(path: Path, what: str, schema: int, oldest: int | None = None) -> dict[str, Any]:
     """Read a JSON object and check its schema version.
 
     Args:
         path: The file.
         what: What the file is, for messages, e.g. ``profile``.
-        schema: The version this code reads.
+        schema: The version this code writes and reads.
+        oldest: The oldest version it still reads; None = only ``schema``.
 
     Raises:
         UserError: If the file is missing, not JSON, not an object, or of another schema.
@@ -50,8 +51,9 @@ def read_json(path: Path, what: str, schema: int) -> dict[str, Any]:
         raise UserError(f"{path} is not a readable {what} ({error}): make it again") from None
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected a {what} as a JSON object, got {type(data).__name__}")
-    if data.get("schema") != schema:
-        raise UserError(f"{path}: expected a {what} of schema {schema}, got {data.get('schema')}: make it again")
+    got = data.get("schema")
+    if not isinstance(got, int) or not (oldest or schema) <= got <= schema:
+        raise UserError(f"{path}: expected a {what} of schema {schema}, got {got}: make it again")
     return data
 
 

@@ -18,7 +18,8 @@ import numpy.typing as npt
 from runtime.errors import UserError
 from runtime.files import read_json, write_json
 
-PROFILE_SCHEMA = 1
+PROFILE_SCHEMA = 2
+"""2: ``kv_load`` and ``kv_save``. A profile of schema 1 is read; what it lacks is estimated from its draft loads."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,9 @@ class Profile:
         prefill: Seconds of prefilling by number of prompt tokens.
         drafts: Costs by draft name.
         kv_store: Seconds to copy out the KV by tokens.
-        kv_restore: Seconds to bring a stored KV back by tokens.
+        kv_restore: Seconds to bring a stored KV from memory back into use by tokens.
+        kv_load: Seconds to read a stored KV from disk into memory by tokens; None = not measured.
+        kv_save: Seconds to write a stored KV to disk by tokens; None = not measured.
         round_overhead_s: Time of a round outside model forwards.
         decode_slowdown: Factor on forwards while a load is running, at least 1.
         load_slowdown: Factor on a load while decoding goes on, at least 1.
@@ -102,6 +105,8 @@ class Profile:
     kv_store: Curve
     kv_restore: Curve
     kv_bytes_per_token: int
+    kv_load: Curve | None = None
+    kv_save: Curve | None = None
     round_overhead_s: float = 0.0
     decode_slowdown: float = 1.0
     load_slowdown: float = 1.0
@@ -119,7 +124,7 @@ class Profile:
         Raises:
             UserError: If the file is missing, corrupt or of another schema.
         """
-        return cls.from_json(read_json(path, "profile", PROFILE_SCHEMA), str(path))
+        return cls.from_json(read_json(path, "profile", PROFILE_SCHEMA, oldest=1), str(path))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str) -> Profile:
@@ -128,6 +133,8 @@ class Profile:
         try:
             for name in ("forward", "decode", "prefill", "kv_store", "kv_restore"):
                 fields[name] = _curve(fields[name])
+            for name in ("kv_load", "kv_save"):
+                fields[name] = _curve(fields[name]) if fields.get(name) else None
             fields["drafts"] = {
                 name: DraftCost(**{**cost, "forward": _curve(cost["forward"])})
                 for name, cost in fields["drafts"].items()
@@ -205,6 +212,21 @@ class CostModel:
     def kv_restore_s(self, tokens: int) -> float:
         """Bringing a stored KV of ``tokens`` tokens back into use."""
         return self.profile.kv_restore.at(tokens)
+
+    def kv_load_s(self, tokens: int) -> float:
+        """Reading a stored KV of ``tokens`` tokens from disk into memory."""
+        return self._disk_s(self.profile.kv_load, tokens)
+
+    def kv_save_s(self, tokens: int) -> float:
+        """Writing a stored KV of ``tokens`` tokens to disk."""
+        return self._disk_s(self.profile.kv_save, tokens)
+
+    def _disk_s(self, measured: Curve | None, tokens: int) -> float:
+        """As measured, else at the pace at which drafts are loaded."""
+        if measured is not None:
+            return measured.at(tokens)
+        paces = [cost.load_s / cost.bytes for cost in self.costs if cost.bytes]
+        return tokens * self.profile.kv_bytes_per_token * (sum(paces) / len(paces) if paces else 0.0)
 
     @cached_property
     def step_ratios(self) -> npt.NDArray[np.float32]:

@@ -5,7 +5,7 @@ decode    the same at width 1 by context
 prefill   forward of a whole prompt, logits of the last token only
 drafts    ``ModelDrafter.propose`` by width; width 1 is a fifth of five guesses
 load      the real loader thread, from file to usable; the file may lie in the page cache of the system
-kv        copies out of and into the target's cache
+kv        copies out of and into the target's cache, block by block; files of blocks written and read
 slowdown  decoding and loading at once, both compared with themselves alone
 """
 
@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,11 +29,15 @@ from runtime.decoding.drafters.lookup import LookupDrafter
 from runtime.decoding.drafters.model import ModelDrafter
 from runtime.decoding.greedy import verify
 from runtime.decoding.live import LiveDecoder
-from runtime.engine.loaded_draft import LoadedDraft, load_draft, load_with_one_thread
+from runtime.engine.kv_folder import KVFolder
+from runtime.engine.kv_state import KVState
+from runtime.engine.loaded_draft import LoadedDraft, load_with_one_thread
 from runtime.engine.transformers_model import TransformersModel
 from runtime.errors import UserError
 from runtime.live import LiveModels
+from runtime.loading import FileWork
 from runtime.memory.base import Loaded
+from runtime.memory.kv_tree import BLOCK_TOKENS, KVTree, Node
 from runtime.memory.loader import ThreadLoader
 from runtime.profile import Curve, DraftCost, Profile
 from runtime.timing import WARM_UP, Timed, curve, median_of, timed
@@ -39,7 +45,7 @@ from runtime.timing import WARM_UP, Timed, curve, median_of, timed
 REFERENCE_CONTEXT = 200
 WIDTHS = (1, 2, 3, 5, 9)
 CONTEXTS = (64, 512, 1024)
-PREFILLS = (32, 128, 512)
+PREFILLS = (2, 8, 32, 128, 512, 1024)
 KV_TOKENS = (32, 128, 512)
 NARROW, WIDE = (2, 4, 8), (32, 128, 512)
 """Widths of a draft's forward: behind the reference context, and from nothing."""
@@ -92,6 +98,7 @@ def _sweep(models: LiveModels, threads: int, device: str, step: Callable[[str], 
         prefill = bench.prefill()
         step("prefill")
         store, restore = bench.kv()
+        load, save = bench.kv_disk()
         step("KV")
         overhead_s = bench.round_overhead_s()
         step("round")
@@ -117,6 +124,8 @@ def _sweep(models: LiveModels, threads: int, device: str, step: Callable[[str], 
         drafts=drafts,
         kv_store=curve(store),
         kv_restore=curve(restore),
+        kv_load=curve(load) if load else None,
+        kv_save=curve(save) if save else None,
         kv_bytes_per_token=target.kv_bytes_per_token,
         round_overhead_s=overhead_s,
         decode_slowdown=slowdown.decode,
@@ -140,10 +149,11 @@ def middle(sweeps: Sequence[Profile]) -> Profile:
 
     first = sweeps[0]
     changes: dict[str, Any] = {}
-    curves = ("forward", "decode", "prefill", "kv_store", "kv_restore")
+    curves = ("forward", "decode", "prefill", "kv_store", "kv_restore", "kv_load", "kv_save")
     numbers = ("round_overhead_s", "decode_slowdown", "load_slowdown")
     for name in curves:
-        changes[name] = line([getattr(sweep, name) for sweep in sweeps])
+        if getattr(first, name) is not None:
+            changes[name] = line([getattr(sweep, name) for sweep in sweeps])
     for name in numbers:
         changes[name] = number(getattr(sweep, name) for sweep in sweeps)
     drafts = {
@@ -175,11 +185,7 @@ class Bench:
         self.context = min(REFERENCE_CONTEXT, self.limit // 2)
         rng = random.Random(0)
         self.tokens = [rng.randrange(self.target.vocab_size) for _ in range(min(self.limit, CONTEXTS[-1] + 64))]
-        self.loader = ThreadLoader(
-            [self.zoo.draft_path(i) if draft.file else None for i, draft in enumerate(self.zoo.drafts)],
-            partial(load_draft, device=str(self.target.device)),
-            prepare=load_with_one_thread,
-        )
+        self.loader = ThreadLoader(FileWork.of_zoo(self.zoo, str(self.target.device)), prepare=load_with_one_thread)
         self._warm_loader = False
 
     def close(self) -> None:
@@ -213,9 +219,22 @@ class Bench:
         """Copying KV out and back in, by tokens."""
         sizes = self._sizes(KV_TOKENS)
         self._prefilled(max(sizes))
-        state = self.target.export_kv(0, max(sizes))
-        store = self._timed({size: partial(self.target.export_kv, 0, size) for size in sizes})
-        return store, self._timed({size: partial(self.target.import_kv, [state], size) for size in sizes})
+        states = self._export(max(sizes))
+        store = self._timed({size: partial(self._export, size) for size in sizes})
+        return store, self._timed({size: partial(self.target.import_kv, states, size) for size in sizes})
+
+    def kv_disk(self) -> tuple[dict[int, Timed], dict[int, Timed]]:
+        """Reading stored KV from disk, and writing it, by tokens; a file just written may lie in the page cache."""
+        sizes = [size for size in self._sizes(KV_TOKENS) if size >= BLOCK_TOKENS]
+        if not sizes:  # a context of less than a block
+            return {}, {}
+        self._prefilled(max(sizes))
+        nodes = self._blocks(max(sizes))
+        with TemporaryDirectory(prefix="specpilot-") as folder:
+            disk = KVFolder(Path(folder), self.target.kv_name, self.target.device)
+            parts = {size: nodes[: size // BLOCK_TOKENS] for size in sizes}
+            save = self._timed({size: partial(disk.write, part) for size, part in parts.items()})
+            return self._timed({size: partial(disk.read, part) for size, part in parts.items()}), save
 
     def round_overhead_s(self) -> float:
         """A plain round of the live decoder, less the verifying itself."""
@@ -288,6 +307,21 @@ class Bench:
     def _prefilled(self, tokens: int) -> None:
         self.target.reset()
         self.target.forward(self.tokens[:tokens], "last")
+
+    def _export(self, tokens: int) -> list[KVState]:
+        """Copies of the KV of the first tokens, block by block, as the KV store takes them."""
+        return [self.target.export_kv(at, min(at + BLOCK_TOKENS, tokens)) for at in range(0, tokens, BLOCK_TOKENS)]
+
+    def _blocks(self, tokens: int) -> list[Node]:
+        """The same as blocks of a KV tree."""
+        tree, path = KVTree(), []
+        node = tree.root
+        for index, state in enumerate(self._export(tokens // BLOCK_TOKENS * BLOCK_TOKENS)):
+            at = index * BLOCK_TOKENS
+            node = tree.add(node, tuple(self.tokens[at : at + BLOCK_TOKENS]))
+            node.payload = state
+            path.append(node)
+        return path
 
     def _verify(self, width: int, context: int) -> None:
         verify(self.target, self.tokens[0], self.tokens[1:width], (), 0.0)

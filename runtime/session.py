@@ -7,8 +7,10 @@ models on the wall clock, or a trace on a virtual one) and in who decides.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -22,13 +24,17 @@ from runtime.core import (
     Counters,
     Decision,
     DraftSpec,
+    KVRecord,
     Outcome,
     Phase,
     Request,
     Victim,
 )
+from runtime.counting import Tally, count_tokens
 from runtime.decoding.base import Clock, Decoder
+from runtime.decoding.stopping import CancelFlag, Cancellable, Cancelled
 from runtime.memory.kv_store import Match
+from runtime.memory.kv_tree import BLOCK_TOKENS
 from runtime.memory.manager import MemoryManager
 from runtime.profile import CostModel
 
@@ -72,10 +78,15 @@ class DecodeSession:
         self.config = config or SessionConfig()
         self.codec = ActionCodec(len(self.drafts))
         self.counters = Counters()
+        self._tally = Tally()
+        self._cancelled, self._swap = CancelFlag(), threading.RLock()
+        if isinstance(decoder, Cancellable):
+            decoder.watch(self._cancelled)
         self.phase = Phase.COMPLETE
         self._requests: Iterator[Request] = iter(())
         self._request: Request | None = None
-        self._match = Match(None, 0)
+        self._match = Match()
+        self.kv = KVRecord("")
         self._generated = self._since_decision = self._last_drafted = self._last_accepted = 0
         self._observed: BoolMask | None = None
         n = len(self.drafts)
@@ -104,6 +115,10 @@ class DecodeSession:
         self._requests = iter(requests)
         return self._admit_next()
 
+    def expect(self, request: Request) -> bool:
+        """A request will come: start to bring its stored prefix from disk. Returns whether there was need."""
+        return self.memory.expect(request.prompt_ids, Victim.KV, self.clock.now_s())
+
     def observe(self) -> Observation:
         """What is to be decided now, and what is known for it."""
         self._take_arrivals()
@@ -119,32 +134,65 @@ class DecodeSession:
         self._observed = None
         started_s = self.clock.now_s()
         step = {Phase.ADMIT: self._admit, Phase.DECODE: self._decode, Phase.COMPLETE: self._complete}[self.phase]
-        outcome = step(legal, illegal, started_s)
+        try:
+            if self._cancelled() and self.phase is Phase.DECODE:
+                raise Cancelled
+            outcome = step(legal, illegal, started_s)
+        except Cancelled:
+            outcome = Outcome(self.phase, legal, self.clock.now_s() - started_s, 0.0, illegal=illegal)
+        if self._cancelled() and outcome.phase is not Phase.COMPLETE and self.phase is not Phase.COMPLETE:
+            self.phase, outcome = Phase.COMPLETE, replace(outcome, cancelled=True)
         self._count(outcome)
         return outcome
+
+    def cancel(self, request_id: str | None = None) -> bool:
+        """Give up the request in hand, from any thread or signal handler; its COMPLETE step comes next.
+
+        A step in progress ends before its next forward; what was committed stays.
+
+        Args:
+            request_id: Only if this is its name; None = whichever it is.
+
+        Returns:
+            Whether there was such a request. One whose text has ended already just completes.
+        """
+        with self._swap:
+            if self._request is None or request_id not in (None, self._request.request_id):
+                return False
+            self._cancelled.raised = True
+            return True
 
     # -- the three phases ----------------------------------------------------------------------------------------
 
     def _admit(self, decision: Decision, illegal: int, started_s: float) -> Outcome:
-        request, match = self._current(), self._match
+        request, usable = self._current(), self._match
+        match = self.memory.reuse(usable, decision.victim, started_s) if decision.kv else Match()
+        self._take_arrivals()
+        wait_s = self.clock.now_s() - started_s if usable.disk_tokens and decision.kv else 0.0
         self._prefetch(decision, keep=None)
-        reuse = decision.kv and match.entry is not None
-        if reuse and match.entry is not None:
-            match.entry.hits += 1
-            match.entry.last_used_s = started_s
-        stored = [match.entry.payload] if reuse and match.entry is not None else []
-        prefill = self.decoder.begin(request, match.tokens if reuse else 0, stored)
-        tokens = (prefill.token,)
+        try:
+            prefill = self.decoder.begin(request, match.tokens, [node.payload for node in match.path])
+        finally:
+            self.memory.settle()
         self._generated = 1
         self._note_end()
-        seconds = self.clock.now_s() - started_s
+        seconds, whole_s = self.clock.now_s() - started_s, self.costs.prefill_s(len(request.prompt_ids), 0)
         self.counters.ttft_s.append(seconds)
+        self.kv = KVRecord(
+            request.request_id,
+            usable.tokens,
+            prefill.reused_tokens,
+            max(0, prefill.reused_tokens - (usable.tokens - usable.disk_tokens)),
+            wait_s,
+            seconds,
+            whole_s - seconds if prefill.reused_tokens else 0.0,
+        )
         return Outcome(
             Phase.ADMIT,
             decision,
             seconds,
-            self.costs.prefill_s(len(request.prompt_ids), 0),
-            tokens=tokens,
+            whole_s,
+            tokens=(prefill.token,),
             prefill_tokens=prefill.prefill_tokens,
             reused_tokens=prefill.reused_tokens,
             illegal=illegal,
@@ -178,16 +226,23 @@ class DecodeSession:
         )
 
     def _complete(self, decision: Decision, illegal: int, started_s: float) -> Outcome:
+        record = self.kv
         if decision.kv:
-            tokens = self.decoder.stored_tokens()
-            if self.memory.make_room(
-                len(tokens) * self.memory.config.kv_bytes_per_token, decision.victim, None, started_s
-            ):
-                self.memory.retain(tokens, self.decoder.store(0, len(tokens)), decision.victim, None, started_s)
-        seconds = self.clock.now_s() - started_s
+            copy = partial(self.decoder.store, piece=BLOCK_TOKENS)
+            kept = self.memory.retain(self.decoder.stored_tokens(), copy, decision.victim, started_s)
+            record.retained_tokens = kept
+            record.retained_bytes = kept * self.memory.config.kv_bytes_per_token
+        seconds = record.retain_s = self.clock.now_s() - started_s
         more = self._admit_next()
         return Outcome(
-            Phase.COMPLETE, decision, seconds, 0.0, illegal=illegal, request_finished=True, stream_finished=not more
+            Phase.COMPLETE,
+            decision,
+            seconds,
+            0.0,
+            illegal=illegal,
+            request_finished=True,
+            stream_finished=not more,
+            kv=record,
         )
 
     # -- state ---------------------------------------------------------------------------------------------------
@@ -202,11 +257,14 @@ class DecodeSession:
         return self._request
 
     def _admit_next(self) -> bool:
-        self._request = next(self._requests, None)
+        request = next(self._requests, None)
+        with self._swap:  # a cancellation is of one request
+            self._request, self._cancelled.raised = request, False
         if self._request is None:
             return False
         self.phase = Phase.ADMIT
-        self._match = self.memory.match(self._request.prompt_ids)
+        self._match = self.memory.admit(self._request.prompt_ids)
+        self.kv = KVRecord(self._request.request_id)
         self._generated = self._last_drafted = self._last_accepted = 0
         self._since_decision = self.config.decision_interval
         return True
@@ -241,15 +299,21 @@ class DecodeSession:
 
     def _count(self, outcome: Outcome) -> None:
         total = self.counters
+        if outcome.phase is Phase.ADMIT:
+            self._tally = Tally()
+        if outcome.phase is not Phase.COMPLETE:
+            count_tokens(total, self._tally, outcome, self._generated, self.phase is Phase.COMPLETE)
         if outcome.round is not None:
             total.rounds += 1
-            total.drafted += outcome.round.drafted
-            total.accepted += outcome.round.accepted
             total.guard_forwards += outcome.round.guard_forwards
-        total.committed += outcome.committed
+        total.cancelled += outcome.cancelled
         total.seconds += outcome.seconds
         total.stall_s += outcome.stall_s
         total.kv_hit_tokens += outcome.reused_tokens
+        if outcome.kv is not None:
+            total.kv_disk_tokens += outcome.kv.disk_tokens
+            total.kv_saved_s += outcome.kv.saved_s
+            total.kv_retained_bytes += outcome.kv.retained_bytes
         total.prefill_tokens += outcome.prefill_tokens
         total.illegal += outcome.illegal
         total.loads, total.wasted_loads = self.memory.loads, self.memory.wasted_loads
@@ -280,17 +344,14 @@ class DecodeSession:
                 mask[offsets[2] + 1 + i] = may = memory.can_prefetch(i)
                 room_needed |= may
         if self.phase is Phase.ADMIT:
-            mask[offsets[3] + 1] = self._match.entry is not None
+            mask[offsets[3] + 1] = self._match.tokens > 0
         elif self.phase is Phase.COMPLETE:
-            mask[offsets[3] + 1] = may = memory.can_retain(self._retainable(), None)
+            mask[offsets[3] + 1] = may = memory.retainable(self.decoder.stored_tokens()) > 0
             room_needed |= may
         if room_needed:
-            mask[offsets[4] + 1] = bool(memory.kv.entries)
-            mask[offsets[4]] = memory.evictable_draft(None) or not memory.kv.entries
+            mask[offsets[4] + 1] = kv = memory.kv.evictable
+            mask[offsets[4]] = memory.evictable_draft(None) or not kv
         return mask
-
-    def _retainable(self) -> int:
-        return len(self._current().prompt_ids) + self._generated - 1
 
     def _sanitise(self, decision: Decision, mask: BoolMask) -> tuple[Decision, int]:
         """The fallback rule: an illegal draft → plain; too long a gamma → the longest legal one; else → nothing."""
@@ -324,20 +385,23 @@ class DecodeSession:
             vector[GLOBAL_INDEX[f"verify_ratio_{gamma}"]] = ratio
         per_draft = vector[G:].reshape(-1, P)
         per_draft[:, DRAFT_INDEX["step_ratio"]] = self.costs.step_ratios
-        per_draft[:, DRAFT_INDEX["size_share"]] = [d.bytes / self.memory.config.budget_bytes for d in self.drafts]
+        per_draft[:, DRAFT_INDEX["weightless"]] = [not d.loadable for d in self.drafts]
+        budget = max(1, self.memory.config.budget_bytes)
+        per_draft[:, DRAFT_INDEX["size_share"]] = [d.bytes / budget for d in self.drafts]
         return vector
 
     def _vector(self) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
         vector = self._static.copy()
         vector[int(self.phase)] = 1.0
-        request, memory, budget = self._request, self.memory, self.memory.config.budget_bytes
+        request, memory, budget = self._request, self.memory, max(1, self.memory.config.budget_bytes)
         prompt = 0 if request is None else len(request.prompt_ids)
         kv_bytes = memory.kv.bytes
         usable = self._match.tokens if self.phase is Phase.ADMIT else 0
-        vector[3:17] = (
+        vector[3:18] = (
             prompt,
             usable,
             usable / max(prompt, 1),
+            self._match.disk_tokens if self.phase is Phase.ADMIT else 0,
             prompt + self._generated,
             self._generated,
             0 if request is None else self._room(),

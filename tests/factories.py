@@ -9,7 +9,7 @@ from envs.traces import RUN_ON, DraftRef, DraftTrace, Trace, TraceSet
 from envs.workload import WorkloadConfig
 from envs.world import ReplayWorld, WorldConfig
 from runtime.core import DraftSpec, MemoryConfig
-from runtime.memory.base import Loaded
+from runtime.memory.base import Job, Loaded, ReadKV
 from runtime.profile import CostModel, Curve, DraftCost, Profile
 
 NAMES = ("code", "math", "lookup")
@@ -59,22 +59,24 @@ class HandLoader:
     """A loader whose loads finish when the test says so."""
 
     def __init__(self) -> None:
-        self.running: list[int] = []
+        self.running: list[Job] = []
         self.done: list[Loaded] = []
 
-    def start(self, draft: int) -> None:
-        self.running.append(draft)
+    def start(self, job: Job) -> None:
+        self.running.append(job)
 
     def finish(self, error: str | None = None) -> None:
         """Finish the oldest load."""
-        self.done.append(Loaded(self.running.pop(0), object(), 0.1, error))
+        job = self.running.pop(0)
+        payload: object = [object() for _ in job.nodes] if isinstance(job, ReadKV) else object()
+        self.done.append(Loaded(job, None if error else payload, 0.1, error))
 
     def poll(self) -> list[Loaded]:
         done, self.done = self.done, []
         return done
 
-    def wait(self, draft: int) -> None:
-        while draft in self.running:
+    def wait(self, job: Job) -> None:
+        while job in self.running:
             self.finish()
 
     def fraction(self, draft: int) -> float:

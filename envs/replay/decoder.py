@@ -113,9 +113,10 @@ class ReplayDecoder:
         lookup = self._lookups.get(draft)
         return math.nan if lookup is None else lookup.confidence(self._tokens)
 
-    def store(self, start: int, end: int) -> None:
+    def store(self, start: int, end: int, piece: int) -> list[None]:
         """Take the time of copying the KV out; there is nothing to copy."""
         self._loader.work(self._costs.model.kv_store_s(end - start))
+        return [None] * ((end - start) // piece)
 
     def ended(self) -> bool:
         return self._generated >= self._end

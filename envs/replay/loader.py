@@ -1,4 +1,4 @@
-"""Loads on the virtual clock: one at a time, in the order they were asked for, while decoding goes on.
+"""Jobs on the virtual clock: one at a time, the most urgent first, while decoding goes on.
 
 A load of ``load_s`` seconds (alone on the device) needs ``load_s`` seconds of *progress*. While the decoder works,
 progress is made at rate ``1 / load_slowdown`` and the decoder itself runs at rate ``1 / decode_slowdown``; while
@@ -7,15 +7,13 @@ nothing else runs (a stall, an idle device), at rate 1.
 
 from __future__ import annotations
 
-from collections import deque
-
 from envs.replay.clock import VirtualClock
-from runtime.memory.base import Loaded
+from runtime.memory.base import Job, Loaded, ReadKV, WriteKV, urgency
 from runtime.profile import CostModel
 
 
 class VirtualLoader:
-    """A ``Loader`` that takes time and brings nothing: every payload is None.
+    """A ``Loader`` that takes time and brings nothing: payloads are None, or lists of None.
 
     Args:
         costs: Load times and contention.
@@ -27,7 +25,7 @@ class VirtualLoader:
         self._costs = costs
         self._decode_slowdown = max(1.0, costs.profile.decode_slowdown)
         self._load_slowdown = max(1.0, costs.profile.load_slowdown)
-        self._queue: deque[int] = deque()
+        self._queue: list[Job] = []  # the first is running
         self._left_s = 0.0  # progress the load at the head of the queue still needs
         self._begun_s = self._synced_s = clock.now_s()
         self._finished: list[Loaded] = []
@@ -38,12 +36,13 @@ class VirtualLoader:
         self._sync()
         return bool(self._queue)
 
-    def start(self, draft: int) -> None:
+    def start(self, job: Job) -> None:
         self._sync()
-        if draft in self._queue:
+        if job in self._queue:
             return
-        self._queue.append(draft)
-        if len(self._queue) == 1:
+        self._queue[1:] = sorted([*self._queue[1:], job], key=urgency) if self._queue else []
+        if not self._queue:
+            self._queue.append(job)
             self._begin_head()
 
     def poll(self) -> list[Loaded]:
@@ -51,16 +50,16 @@ class VirtualLoader:
         finished, self._finished = self._finished, []
         return finished
 
-    def wait(self, draft: int) -> None:
+    def wait(self, job: Job) -> None:
         self._sync()
-        while draft in self._queue:
+        while job in self._queue:
             self.clock.advance(self._left_s)
             self._synced_s = self.clock.now_s()
             self._end_head()
 
     def fraction(self, draft: int) -> float:
         self._sync()
-        if any(loaded.draft == draft for loaded in self._finished):
+        if any(loaded.job == draft for loaded in self._finished):
             return 1.0
         if not self._queue or self._queue[0] != draft:
             return 0.0
@@ -102,11 +101,18 @@ class VirtualLoader:
         self._synced_s = self.clock.now_s()
 
     def _begin_head(self) -> None:
-        self._left_s = self._costs.load_s(self._queue[0])
+        self._left_s = self._seconds(self._queue[0])
         self._begun_s = self._synced_s
 
     def _end_head(self) -> None:
-        draft = self._queue.popleft()
-        self._finished.append(Loaded(draft, None, self._synced_s - self._begun_s))
+        job = self._queue.pop(0)
+        payload = [None] * len(job.nodes) if isinstance(job, ReadKV) else None
+        self._finished.append(Loaded(job, payload, self._synced_s - self._begun_s))
         if self._queue:
             self._begin_head()
+
+    def _seconds(self, job: Job) -> float:
+        """What a job takes alone on the device."""
+        if isinstance(job, ReadKV):
+            return self._costs.kv_load_s(job.tokens)
+        return self._costs.kv_save_s(job.tokens) if isinstance(job, WriteKV) else self._costs.load_s(job)

@@ -37,6 +37,7 @@ GLOBAL_FEATURES: tuple[Feature, ...] = (
     Feature("prompt_tokens", "tokens", 0, 8192, 512, "length of the prompt"),
     Feature("usable_prefix_tokens", "tokens", 0, 8192, 512, "stored prefix usable for the prompt"),
     Feature("usable_share", "fraction", 0, 1, 1, "usable stored prefix / prompt"),
+    Feature("usable_disk_tokens", "tokens", 0, 8192, 512, "of the usable prefix, tokens to be read from disk first"),
     Feature("context_tokens", "tokens", 0, 8192, 512, "prompt and text so far"),
     Feature("generated_tokens", "tokens", 0, 4096, 128, "text so far"),
     Feature("room_tokens", "tokens", 0, 4096, 128, "tokens that may still be committed"),
@@ -66,6 +67,7 @@ DRAFT_FEATURES: tuple[Feature, ...] = (
     Feature("confidence", "probability", 0, 1, 1, "last first guess's calibrated probability (lookup: the next one's)"),
     Feature("step_ratio", "plain steps", 0, 16, 0.25, "cost of one guess"),
     Feature("size_share", "fraction", 0, 4, 1, "bytes / budget"),
+    Feature("weightless", "flag", 0, 1, 1, "needs no weights and no load: look-up"),
 )
 
 G, P = len(GLOBAL_FEATURES), len(DRAFT_FEATURES)

@@ -12,6 +12,7 @@ from runtime.control.action import ActionCodec
 from runtime.control.observation import Observation
 from runtime.control.rules import background, speculate
 from runtime.core import GAMMAS, Decision, Outcome, Phase
+from runtime.memory.kv_tree import BLOCK_TOKENS
 from runtime.profile import CostModel
 
 
@@ -47,7 +48,9 @@ class RakvAsdController:
     def reuse_pays(self, observation: Observation) -> bool:
         """Whether restoring the usable prefix is cheaper than computing it again."""
         usable, prompt = int(observation.value("usable_prefix_tokens")), int(observation.value("prompt_tokens"))
+        disk = int(observation.value("usable_disk_tokens"))
         reuse_s = self._costs.kv_restore_s(usable) + self._costs.prefill_s(prompt - usable, usable)
+        reuse_s += self._costs.kv_load_s(-(-disk // BLOCK_TOKENS) * BLOCK_TOKENS) if disk else 0.0  # whole blocks
         return reuse_s < self._costs.prefill_s(prompt, 0)
 
     def best_gamma(self, observation: Observation) -> int:

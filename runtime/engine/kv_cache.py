@@ -1,6 +1,12 @@
 """A KV cache in buffers that grow by doubling: appending writes in place, cropping moves an end mark.
 
-``transformers`` concatenates, which copies the whole cache at every token. Only full attention is kept this way.
+``transformers`` concatenates, which copies the whole cache at every token.
+
+Layers with a sliding window or chunks are kept like all others, from the first token on. ``transformers`` sizes a mask
+by what the cache says it holds (``get_mask_sizes``) and windows it by absolute positions; only a cache that calls a
+layer sliding has its masks cut to the window. So no layer here does: the mask spans all tokens, hides those outside the
+window, and is exact at any width and behind any roll-back. The price is memory: a window of 4096 tokens in a context of
+32768 holds eight times what it reads.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ from typing import Any, cast
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
-from runtime.engine.kv_state import Layer
+from runtime.engine.kv_state import KVState, Layer
 
 FIRST_CAPACITY = 256
 """Tokens a buffer holds at first."""
@@ -69,7 +75,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
 
 class GrowingCache(Cache):
-    """The cache of a model of full-attention layers, batch 1. Its length is what every layer holds."""
+    """The cache of a model of attention layers, batch 1. Its length is what every layer holds."""
 
     def __init__(self) -> None:
         super().__init__(layer_class_to_replicate=GrowingLayer)
@@ -88,10 +94,10 @@ class GrowingCache(Cache):
         for layer in self._growing:
             layer.crop_to(length)
 
-    def copy_out(self, start: int, end: int) -> tuple[Layer, ...]:
-        """Copies of the keys and values of tokens ``start`` to ``end``, by layer."""
+    def copy_out(self, start: int, end: int) -> KVState:
+        """A copy of the keys and values of tokens ``start`` to ``end``."""
         views = (layer.first(end) for layer in self._growing)
-        return tuple((keys[..., start:, :].clone(), values[..., start:, :].clone()) for keys, values in views)
+        return KVState.copy_of([(keys[..., start:, :], values[..., start:, :]) for keys, values in views])
 
     def append(self, layers: tuple[Layer, ...], length: int) -> None:
         """Add copies of the first ``length`` tokens' keys and values to every layer."""

@@ -1,30 +1,34 @@
 """The KV of consecutive tokens, taken out of a model's cache: what the KV store keeps, shares and writes to disk.
 
-sequence   [0 ............ start ............ end .......)
-state                      [0 .. length)                      rows i belong to token start + i
+    sequence   [0 ............ start ............ end .......)
+    state                      [0 .. length)                      rows i belong to token start + i
+
+Keys are stored as the model computed them, with their positions in them: a state is good only behind the very tokens it
+was computed behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 Layer = tuple[torch.Tensor, torch.Tensor]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class KVState:
-    """An immutable copy of the KV of ``length`` consecutive tokens.
-
-    Keys are stored as the model computed them, with their positions in them: a state is good only behind the very
-    tokens it was computed behind.
+    """An immutable copy of the KV of consecutive tokens, in one allocation.
 
     Attributes:
-        layers: Keys and values of every layer, each of shape (1, kv_heads, length, head_dim). Never changed.
+        buffer: All numbers, flat; every tensor of ``layers`` is a view of it. Never changed.
+        layers: Keys and values of every layer, each of shape (1, kv_heads, length, head_dim).
     """
 
+    buffer: torch.Tensor
     layers: tuple[Layer, ...]
 
     @property
@@ -35,33 +39,37 @@ class KVState:
     @property
     def bytes(self) -> int:
         """Memory it takes."""
-        return sum(part.numel() * part.element_size() for layer in self.layers for part in layer)
+        return self.buffer.numel() * self.buffer.element_size()
 
-    def slice(self, start: int, end: int) -> KVState:
-        """A copy of tokens ``start`` to ``end``; it shares no memory with this one."""
-        return KVState(
-            tuple((keys[..., start:end, :].clone(), values[..., start:end, :].clone()) for keys, values in self.layers)
-        )
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """By name, for a file; contiguous, on the CPU."""
-        named = {}
-        for index, (keys, values) in enumerate(self.layers):
-            named[f"keys.{index}"] = keys.cpu().contiguous()
-            named[f"values.{index}"] = values.cpu().contiguous()
-        return named
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Shapes of keys and values, layer after layer: what ``of_buffer`` needs."""
+        return tuple(tuple(part.shape) for layer in self.layers for part in layer)
 
     @classmethod
-    def from_tensors(cls, named: Mapping[str, torch.Tensor], device: torch.device | str = "cpu") -> KVState:
-        """What ``tensors`` made, on a device.
+    def copy_of(cls, layers: Sequence[Layer]) -> KVState:
+        """Copies of keys and values; all layers have one dtype and device."""
+        first = layers[0][0]
+        parts = [part for layer in layers for part in layer]
+        buffer = torch.empty(sum(part.numel() for part in parts), dtype=first.dtype, device=first.device)
+        state = cls.of_buffer(buffer, [tuple(part.shape) for part in parts])
+        for (keys, values), (keys_from, values_from) in zip(state.layers, layers, strict=True):
+            keys.copy_(keys_from)
+            values.copy_(values_from)
+        return state
+
+    @classmethod
+    def of_buffer(cls, buffer: torch.Tensor, shapes: Sequence[Shape]) -> KVState:
+        """The state that a buffer holds.
 
         Raises:
-            KeyError: If a layer's keys or values are missing.
+            ValueError: If the buffer is not as long as the shapes say.
         """
-        layers = sum(name.startswith("keys.") for name in named)
-        return cls(
-            tuple((named[f"keys.{index}"].to(device), named[f"values.{index}"].to(device)) for index in range(layers))
-        )
+        sizes = [math.prod(shape) for shape in shapes]
+        if sum(sizes) != buffer.numel() or len(shapes) % 2 or not shapes:
+            raise ValueError(f"expected a KV buffer of {sum(sizes)} numbers, got {buffer.numel()}")
+        views = [part.view(shape) for part, shape in zip(torch.split(buffer, sizes), shapes, strict=True)]
+        return cls(buffer, tuple(zip(views[::2], views[1::2], strict=True)))
 
 
 def total_length(states: Sequence[KVState]) -> int:

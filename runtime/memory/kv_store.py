@@ -1,89 +1,251 @@
-"""Stored KV prefixes: immutable entries, found by the longest exact token prefix.
+"""Stored KV prefixes in two tiers: blocks in memory, inside the one budget, and blocks on disk beyond it.
 
-An entry holds the KV of a whole earlier request (prompt and answer). Any prefix of it is usable, so one entry of a
-question about a document serves every other question about it.
+    memory   the upper part of every stored text:  a block in memory has all blocks above it in memory
+    disk     copies of blocks, written behind;     a block on disk has all blocks above it in memory or on disk
+
+So what is given up first is always the end of a text, and a prefix that many texts share (a system prompt, a document
+placed first) stays longest. A block that is given up in memory lives on if it has a copy on disk.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
+from runtime.memory.base import KVDisk
+from runtime.memory.kv_tree import BLOCK_TOKENS, KVTree, Node, Tier
 
-Tokens = npt.NDArray[np.int32]
+Hold = tuple[Node, ...]
+"""Blocks that a user needs where they are."""
 
-
-@dataclass
-class KVEntry:
-    """One stored prefix.
-
-    Attributes:
-        tokens: Token ids covered, int32, shape (length,).
-        payload: The engine's KV state; never mutated. None in replay.
-        bytes: Memory it takes.
-        hits: How often a prefix of it was reused.
-        last_used_s: Session time of the last use.
-    """
-
-    tokens: Tokens
-    payload: Any
-    bytes: int
-    hits: int = 0
-    last_used_s: float = 0.0
+Value = Callable[[Node], float]
+"""Worth of a block per byte."""
 
 
 class Match(NamedTuple):
-    """The best entry for a prompt and how many of its tokens are usable; (None, 0) if there is none."""
+    """The longest stored prefix of a prompt.
 
-    entry: KVEntry | None
-    tokens: int
+    Attributes:
+        path: Its blocks, from the start; of the last one maybe not all tokens are meant.
+        tokens: Tokens usable.
+        disk_tokens: Of these, how many have to be read from disk first.
+    """
+
+    path: tuple[Node, ...] = ()
+    tokens: int = 0
+    disk_tokens: int = 0
+
+    def up_to(self, blocks: int) -> Match:
+        """The first ``blocks`` blocks of it."""
+        if blocks >= len(self.path):
+            return self
+        tokens = min(self.tokens, blocks * BLOCK_TOKENS)
+        return Match(self.path[:blocks], tokens, max(0, tokens - (self.tokens - self.disk_tokens)))
 
 
-@dataclass
+class Missing(NamedTuple):
+    """The part of a text that would have to be copied to keep all of it: tokens ``start`` to ``end``."""
+
+    above: Node  # the last block before it, or the root
+    start: int
+    end: int
+
+
 class KVStore:
-    """Entries in memory. It neither counts bytes against the budget nor chooses victims: the manager does."""
+    """The blocks and where they are. It chooses victims by a value it is given; the manager says when.
 
-    bytes_per_token: int
-    entries: list[KVEntry] = field(default_factory=list)
+    Args:
+        bytes_per_token: Size of the target's KV for one token.
+        disk: Where copies go; None = nowhere (in replay blocks on disk are only counted).
+    """
+
+    def __init__(self, bytes_per_token: int, disk: KVDisk | None = None) -> None:
+        self.block_bytes = bytes_per_token * BLOCK_TOKENS
+        self.disk = disk
+        self.tree = KVTree()
+        self._in_memory = self._on_disk = 0  # blocks
+        self._leaves: dict[Node, None] = {}  # blocks in memory with no block behind them in memory
+        self._held: dict[Node, None] = {}
+
+    # -- bytes ---------------------------------------------------------------------------------------------------
 
     @property
     def bytes(self) -> int:
-        """Bytes held by all entries."""
-        return sum(entry.bytes for entry in self.entries)
+        """Memory that all blocks in memory, and on their way there, take."""
+        return self._in_memory * self.block_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Of these, what may not be given up now."""
+        return sum(node.tier is not Tier.DISK for node in self._held) * self.block_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Size of all copies on disk."""
+        return self._on_disk * self.block_bytes
+
+    @property
+    def evictable(self) -> bool:
+        """Whether there is a block that may be given up."""
+        return any(not leaf.holds for leaf in self._leaves)
+
+    # -- reading -------------------------------------------------------------------------------------------------
 
     def match(self, prompt_ids: tuple[int, ...]) -> Match:
-        """The entry that shares the longest prefix with a prompt.
+        """The longest stored prefix of a prompt; at least one prompt token is left to forward."""
+        path, tokens = self.tree.match(prompt_ids[:-1])
+        there = sum(node.tier is not Tier.DISK for node in path)
+        return Match(path, tokens, max(0, tokens - there * BLOCK_TOKENS))
 
-        At least one prompt token is left to forward, so at most ``len(prompt_ids) - 1`` tokens are usable.
+    def missing(self, tokens: tuple[int, ...]) -> Missing:
+        """What of a text is not in memory, in whole blocks.
+
+        What is on disk only counts as missing: keeping it again costs a copy and no read.
         """
-        prompt = np.asarray(prompt_ids[:-1], dtype=np.int32)
-        best = Match(None, 0)
-        for entry in self.entries:
-            shared = common_prefix(entry.tokens, prompt)
-            if shared > best.tokens:
-                best = Match(entry, shared)
-        return best
+        node, end = self.tree.root, 0
+        while (child := node.children.get(tokens[end : end + BLOCK_TOKENS])) is not None and child.tier is Tier.MEMORY:
+            node, end = child, end + BLOCK_TOKENS
+        return Missing(node, end, max(end, len(tokens) // BLOCK_TOKENS * BLOCK_TOKENS))
 
-    def insert(self, tokens: tuple[int, ...], payload: Any, now_s: float) -> KVEntry:
-        """Keep an entry; entries that are a prefix of it are dropped, it serves in their place."""
-        new = np.asarray(tokens, dtype=np.int32)
-        covered = [entry for entry in self.entries if common_prefix(entry.tokens, new) == len(entry.tokens)]
-        hits = max((entry.hits for entry in covered), default=0)
-        for entry in covered:
-            self.remove(entry)
-        entry = KVEntry(new, payload, len(new) * self.bytes_per_token, hits, now_s)
-        self.entries.append(entry)
-        return entry
+    # -- changing ------------------------------------------------------------------------------------------------
 
-    def remove(self, entry: KVEntry) -> None:
-        """Drop an entry."""
-        self.entries = [kept for kept in self.entries if kept is not entry]
+    def insert(self, tokens: tuple[int, ...], payloads: Sequence[Any], now_s: float) -> tuple[Node, ...]:
+        """Keep blocks: the payloads are those of the blocks that ``missing`` names, in order. Returns these blocks."""
+        node, start, end = self.missing(tokens)
+        for above in node.up():
+            above.last_used_s = now_s
+        added = []
+        for at, payload in zip(range(start, end, BLOCK_TOKENS), payloads, strict=True):
+            block = tokens[at : at + BLOCK_TOKENS]
+            node = node.children.get(block) or self.tree.add(node, block)
+            node.last_used_s = now_s
+            if node.tier is not Tier.LOADING:
+                node.payload = payload
+                self._enter(node, Tier.MEMORY)
+                added.append(node)
+        return tuple(added)
 
+    def hold(self, node: Node) -> Hold:
+        """This block and all above it stay where they are until the hold is released."""
+        hold = tuple(node.up())
+        for each in hold:
+            each.holds += 1
+            self._held[each] = None
+        return hold
 
-def common_prefix(a: Tokens, b: Tokens) -> int:
-    """Length of the longest common prefix of two token arrays."""
-    length = min(len(a), len(b))
-    differ = a[:length] != b[:length]
-    return int(differ.argmax()) if differ.any() else length
+    def release(self, hold: Hold) -> None:
+        """Undo one ``hold``."""
+        for each in hold:
+            each.holds -= 1
+            if not each.holds:
+                self._held.pop(each, None)
+
+    def drop_least(self, value: Value) -> bool:
+        """Give up the block in memory that is worth least; False if none may go."""
+        candidates = [leaf for leaf in self._leaves if not leaf.holds]
+        if not candidates:
+            return False
+        node = min(candidates, key=value)
+        self._leave(node)
+        if not node.on_disk:
+            self._remove(node)
+        return True
+
+    def begin_read(self, nodes: Iterable[Node]) -> None:
+        """Blocks on disk are on their way into memory; the room is there."""
+        for node in nodes:
+            self._enter(node, Tier.LOADING)
+
+    def end_read(self, nodes: Sequence[Node], payloads: Sequence[Any]) -> None:
+        """Blocks have arrived; those without a payload turned out bad and are dropped, with all behind them."""
+        for node, payload in zip(nodes, payloads, strict=False):
+            node.payload, node.tier = payload, Tier.MEMORY
+        if len(payloads) < len(nodes):
+            self._remove(nodes[len(payloads)])
+
+    def wrote(self, nodes: Iterable[Node]) -> None:
+        """Blocks have a copy on disk now."""
+        for node in nodes:
+            if node.parent is None:  # dropped while it was written
+                if self.disk is not None:
+                    self.disk.delete(node)
+            elif not node.on_disk:
+                node.on_disk = True
+                self._on_disk += 1
+
+    def drop_least_on_disk(self, value: Value, keep: Iterable[Node] = ()) -> bool:
+        """Delete the copy on disk that is worth least; False if none may go."""
+        kept = set(keep)
+        candidates = [
+            node
+            for node in self.tree.nodes()
+            if node.on_disk
+            and not node.holds
+            and node not in kept
+            and not any(c.on_disk for c in node.children.values())
+        ]
+        if not candidates:
+            return False
+        node = min(candidates, key=value)
+        self._forget_copy(node)
+        if node.tier is Tier.DISK:
+            self._remove(node)
+        return True
+
+    def adopt(self) -> int:
+        """Take in what earlier runs left on disk; returns how many blocks."""
+        if self.disk is None:
+            return 0
+        by_name: dict[str, Node] = {"": self.tree.root}
+        for stored in self.disk.scan():
+            parent = by_name.get(stored.parent_name)
+            if parent is None or len(stored.block) != BLOCK_TOKENS:
+                continue
+            node = self.tree.add(parent, stored.block)
+            node.tier, node.on_disk, node.last_used_s = Tier.DISK, True, stored.last_used_s
+            self._on_disk += 1
+            by_name[stored.name] = node
+        return self._on_disk
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _enter(self, node: Node, tier: Tier) -> None:
+        """A block that was not in memory is now, or will be."""
+        node.tier = tier
+        self._in_memory += 1
+        parent = node.parent
+        assert parent is not None
+        parent.memory_children += 1
+        self._leaves.pop(parent, None)
+        if not node.memory_children:
+            self._leaves[node] = None
+
+    def _leave(self, node: Node) -> None:
+        """A block without blocks behind it in memory leaves memory."""
+        node.payload, node.tier = None, Tier.DISK
+        self._in_memory -= 1
+        self._leaves.pop(node, None)
+        parent = node.parent
+        assert parent is not None
+        parent.memory_children -= 1
+        if not parent.memory_children and parent.parent is not None and parent.tier is not Tier.DISK:
+            self._leaves[parent] = None
+
+    def _remove(self, node: Node) -> None:
+        """Take a block and all behind it out, from memory and from disk."""
+        gone = [node]
+        for each in gone:
+            gone.extend(each.children.values())
+        for each in reversed(gone):
+            if each.tier is not Tier.DISK:
+                self._leave(each)
+            if each.on_disk:
+                self._forget_copy(each)
+            self._held.pop(each, None)
+        self.tree.remove(node)
+
+    def _forget_copy(self, node: Node) -> None:
+        node.on_disk = False
+        self._on_disk -= 1
+        if self.disk is not None:
+            self.disk.delete(node)

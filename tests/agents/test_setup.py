@@ -30,14 +30,16 @@ def test_a_zoo_is_set_up(tiny_zoo: TinyZoo) -> None:
     assert [spec.loadable for spec in setting.specs] == [True, True, False]
     assert setting.topic.drafts == setting.zoo.draft_names
     workspace = setting.memory.workspace_bytes
-    largest = max(spec.bytes for spec in setting.specs)
-    assert setting.memory.budget_bytes == 2 * largest + 1500 * setting.zoo.target.kv_bytes_per_token + workspace
+    largest = max(spec.bytes for spec in setting.specs if spec.loadable)
+    always = workspace + sum(spec.bytes for spec in setting.specs if not spec.loadable)
+    assert setting.memory.budget_bytes == 2 * largest + 1500 * setting.zoo.target.kv_bytes_per_token + always
 
 
 def test_the_budget_counts_drafts_and_kv(tiny_zoo: TinyZoo) -> None:
     specs = tiny_zoo.zoo.specs(64)
     none = memory_budget(tiny_zoo.config("env.budget_drafts=0", "env.budget_kv_tokens=0"), tiny_zoo.zoo, specs)
-    assert none.budget_bytes == none.workspace_bytes
+    index_bytes = sum(spec.bytes for spec in specs if not spec.loadable)
+    assert none.budget_bytes == none.workspace_bytes + index_bytes
 
 
 def test_loads_can_be_overridden(tiny_zoo: TinyZoo) -> None:

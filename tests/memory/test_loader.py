@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from runtime.engine.draft_file import save_draft
-from runtime.engine.loaded_draft import LoadedDraft, load_draft
-from runtime.memory.base import Loaded
+from runtime.engine.loaded_draft import LoadedDraft
+from runtime.loading import FileWork
+from runtime.memory.base import Job, Loaded, ReadKV, WriteKV
+from runtime.memory.kv_tree import KVTree, Node
 from runtime.memory.loader import ThreadLoader
 from tests.tiny import decoder, draft_parts, drafts, plain_text, request
 
@@ -20,6 +22,14 @@ def saved(path: Path, kind: str = "sometimes") -> Path:
     parts = draft_parts(kind)
     save_draft(path, parts.header, parts.vocab, parts.tensors)
     return path
+
+
+def reading(read: Callable[[Path], str], *names: str) -> Callable[[Job], str]:
+    def work(job: Job) -> str:
+        assert isinstance(job, int)
+        return read(Path(names[job]))
+
+    return work
 
 
 @pytest.fixture
@@ -36,7 +46,7 @@ def finished(loader: ThreadLoader, draft: int) -> Loaded:
 
 
 def test_loads_a_draft_that_decodes(tmp_path: Path) -> None:
-    loader = ThreadLoader([saved(tmp_path / "a.draft.safetensors", "always"), None], load_draft)
+    loader = ThreadLoader(FileWork([saved(tmp_path / "a.draft.safetensors", "always"), None]))
     loader.start(0)
     loaded = finished(loader, 0)
     assert loaded.error is None
@@ -55,7 +65,7 @@ def test_rounds_go_on_while_a_load_is_running(gate: threading.Event) -> None:
         gate.wait(30)
         return path.name
 
-    loader = ThreadLoader([Path("a")], slow, expected_s=[0.02])
+    loader = ThreadLoader(reading(slow, "a"), [0.02])
     live = decoder()
     text = [live.begin(request(), 0, ()).token]
     loader.start(0)
@@ -79,12 +89,12 @@ def test_loads_are_done_one_after_another_in_order(gate: threading.Event) -> Non
         running.append(path.name)
         return path.name
 
-    loader = ThreadLoader([Path("a"), Path("b"), Path("c")], read)
+    loader = ThreadLoader(reading(read, "a", "b", "c"))
     for index in (2, 0, 1, 2):  # the second order of 2 is the first one
         loader.start(index)
     gate.set()
     loader.wait(1)
-    assert [loaded.draft for loaded in loader.poll()] == [2, 0, 1]
+    assert [loaded.job for loaded in loader.poll()] == [2, 0, 1]
     assert running == ["c", "a", "b"]
     loader.close()
 
@@ -94,7 +104,7 @@ def test_wait_stalls_until_the_draft_is_there() -> None:
         time.sleep(0.1)
         return "there"
 
-    loader = ThreadLoader([Path("a")], slow)
+    loader = ThreadLoader(reading(slow, "a"))
     started_s = time.perf_counter()
     loader.start(0)
     loaded = finished(loader, 0)
@@ -109,7 +119,7 @@ def test_truncated_file_is_an_error_not_a_crash(tmp_path: Path, keep: int) -> No
     whole = saved(tmp_path / "a.draft.safetensors")
     broken = tmp_path / "b.draft.safetensors"
     broken.write_bytes(whole.read_bytes()[:keep])
-    loader = ThreadLoader([whole, broken, tmp_path / "none"], load_draft)
+    loader = ThreadLoader(FileWork([whole, broken, tmp_path / "none"]))
     for index, expected in ((1, "distill"), (2, "none"), (0, None)):
         loader.start(index)
         loaded = finished(loader, index)
@@ -125,7 +135,7 @@ def test_unexpected_failure_is_told() -> None:
     def read(path: Path) -> str:
         raise MemoryError("no room")
 
-    loader = ThreadLoader([Path("a")], read)
+    loader = ThreadLoader(reading(read, "a"))
     loader.start(0)
     error = finished(loader, 0).error
     assert error is not None and "MemoryError: no room" in error
@@ -133,10 +143,32 @@ def test_unexpected_failure_is_told() -> None:
 
 
 def test_closing() -> None:
-    loader = ThreadLoader([Path("a"), None], lambda path: path)
-    with pytest.raises(ValueError, match="no weights"):
-        loader.start(1)
+    loader = ThreadLoader(FileWork([Path("a"), None]))
+    loader.start(1)
+    error = finished(loader, 1).error
+    assert error is not None and "no weights" in error
     loader.close()
     loader.close()
     with pytest.raises(RuntimeError, match="closed"):
         loader.start(0)
+
+
+def test_the_most_urgent_job_is_next(gate: threading.Event) -> None:
+    done: list[Job] = []
+    begun = threading.Event()
+
+    def work(job: Job) -> None:
+        begun.set()
+        gate.wait(30)
+        done.append(job)
+
+    loader, node = ThreadLoader(work), Node((1,), 0, KVTree().root)
+    write, read = WriteKV((node,)), ReadKV((node,))
+    loader.start(0)
+    begun.wait(30)
+    for job in (write, 1, read):
+        loader.start(job)
+    gate.set()
+    loader.wait(write)
+    assert done == [0, read, 1, write]
+    loader.close()

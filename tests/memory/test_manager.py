@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from runtime.core import Victim
+from runtime.memory.base import ReadKV, StoredBlock
+from runtime.memory.kv_store import Match
+from runtime.memory.kv_tree import BLOCK_TOKENS, Node, Tier
 from runtime.memory.manager import MemoryManager, Residency
 from tests.factories import HandLoader, make_costs, make_memory_config, make_specs
 
 NAMES = ("a", "b", "c", "lookup")
+N = BLOCK_TOKENS
+DISK_BYTES = 8 * N * 10
 drafts = st.integers(0, 2)
+seeds = st.integers(0, 2)
 victims = st.sampled_from(list(Victim))
 
 
+def text(seed: int, length: int) -> tuple[int, ...]:
+    """Texts of one of three trunks; two of a trunk share the shorter one's length."""
+    return tuple(range(seed * 10_000, seed * 10_000 + length))
+
+
 class Memory(RuleBasedStateMachine):
-    """Any interleaving of loads, failures, uses, KV entries and evictions."""
+    """Any interleaving of loads, failures, uses, KV kept, reused, read, written and given up."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loader = HandLoader()
-        self.manager = MemoryManager(make_memory_config(), make_specs(NAMES), self.loader, make_costs(NAMES))
+        self.disk = FakeDisk()
+        config = replace(make_memory_config(), disk_bytes=DISK_BYTES)
+        self.manager = MemoryManager(config, make_specs(NAMES), self.loader, make_costs(NAMES), self.disk)
         self.now_s = 0.0
         self.kept: int | None = None
+        self.admitted = Match()
 
     @rule(draft=drafts, victim=victims)
     def prefetch(self, draft: int, victim: Victim) -> None:
@@ -35,11 +52,16 @@ class Memory(RuleBasedStateMachine):
     @precondition(lambda self: self.loader.running)
     @rule(fails=st.booleans())
     def finish(self, fails: bool) -> None:
-        draft = self.loader.running[0]
+        job = self.loader.running[0]
         self.loader.finish("disk gone" if fails else None)
         self.manager.poll()
-        assert self.manager.resident(draft) is not fails
-        assert not fails or not self.manager.could_ever_fit(draft)
+        if isinstance(job, int):
+            assert self.manager.resident(job) is not fails
+            assert not fails or not self.manager.could_ever_fit(job)
+        elif isinstance(job, ReadKV):
+            assert fails or all(node.tier is Tier.MEMORY for node in job.nodes if node.parent is not None)
+        elif not fails:
+            assert all(node.on_disk for node in job.nodes if node.parent is not None)
 
     @rule(draft=drafts)
     def use(self, draft: int) -> None:
@@ -52,28 +74,88 @@ class Memory(RuleBasedStateMachine):
     def release(self) -> None:
         self.kept = None
 
-    @rule(start=st.integers(0, 3), length=st.integers(1, 150), victim=victims)
-    def retain(self, start: int, length: int, victim: Victim) -> None:
-        tokens = tuple(range(start, start + length))
-        expected = self.manager.can_retain(length, self.kept)
-        assert self.manager.retain(tokens, None, victim, self.kept, self.now_s) is expected
-        if expected:
-            assert self.manager.match((*tokens, 9999)).tokens == length
+    @rule(seed=seeds, length=st.integers(1, 200), victim=victims)
+    def retain(self, seed: int, length: int, victim: Victim) -> None:
+        self.kept = None  # a request is complete
+        tokens = text(seed, length)
+        needed = self.manager.retainable(tokens)
+        kept = self.manager.retain(tokens, copies, victim, self.now_s)
+        assert kept * self.manager.config.kv_bytes_per_token == needed
+        if kept:
+            assert self.manager.kv.match((*tokens, -1)).tokens >= length // N * N
+
+    @rule(seed=seeds, length=st.integers(1, 220))
+    def admit(self, seed: int, length: int) -> None:
+        self.admitted = self.manager.admit(text(seed, length))
+        assert self.admitted.tokens < length
+
+    @rule(victim=victims)
+    def reuse(self, victim: Victim) -> None:
+        self.kept = None
+        got = self.manager.reuse(self.admitted, victim, self.now_s)
+        assert got.tokens == self.admitted.tokens or self.admitted.disk_tokens
+        assert all(node.payload is not None for node in got.path)
+        self.manager.settle()
+        self.admitted = Match()
+
+    @rule(seed=seeds, victim=victims)
+    def expect(self, seed: int, victim: Victim) -> None:
+        self.kept = None
+        self.manager.expect(text(seed, 200), victim, self.now_s)
 
     @invariant()
     def bytes_add_up(self) -> None:
         manager = self.manager
         held = sum(s.bytes for i, s in enumerate(manager.drafts) if s.loadable and not _stored(manager, i))
-        assert manager.used_bytes == 100 + held + sum(entry.bytes for entry in manager.kv.entries)
+        blocks = [node for node in manager.kv.tree.nodes() if node.tier is not Tier.DISK]
+        assert manager.kv.bytes == len(blocks) * N * 10
+        assert manager.used_bytes == 100 + held + manager.kv.bytes
+        assert manager.kv.disk_bytes == sum(node.on_disk for node in manager.kv.tree.nodes()) * N * 10
 
     @invariant()
     def budget_holds(self) -> None:
         assert self.manager.used_bytes <= self.manager.config.budget_bytes
         assert self.manager.peak_bytes <= self.manager.config.budget_bytes
+        assert self.manager.kv.disk_bytes <= DISK_BYTES
 
     @invariant()
     def what_is_in_use_stays(self) -> None:
         assert self.kept is None or self.manager.resident(self.kept)
+        there = len(self.admitted.path) - self.manager._blocks_on_disk(self.admitted)
+        assert there * N >= self.admitted.tokens - self.admitted.disk_tokens or self.broken()
+
+    def broken(self) -> bool:
+        """A read that failed took blocks of the admitted prefix with it."""
+        return any(node.parent is None for node in self.admitted.path)
+
+    @invariant()
+    def a_block_has_all_blocks_above_it(self) -> None:
+        for node in self.manager.kv.tree.nodes():
+            assert node.parent is not None
+            above = node.parent if node.parent.parent is not None else None
+            assert above is None or node.tier is Tier.DISK or above.tier is not Tier.DISK
+            assert node.tier is not Tier.DISK or node.on_disk
+            assert (node.payload is None) is (node.tier is not Tier.MEMORY)
+            assert node.memory_children == sum(c.tier is not Tier.DISK for c in node.children.values())
+
+
+class FakeDisk:
+    """A disk that remembers nothing; reads and writes are done by hand in ``HandLoader``."""
+
+    def read(self, nodes: Sequence[Node]) -> list[object]:
+        raise NotImplementedError
+
+    def write(self, nodes: Sequence[Node]) -> None:
+        raise NotImplementedError
+
+    def delete(self, node: Node) -> None: ...
+
+    def scan(self) -> list[StoredBlock]:
+        return []
+
+
+def copies(start: int, end: int) -> list[object]:
+    return [object()] * ((end - start) // N)
 
 
 def _stored(manager: MemoryManager, draft: int) -> bool:
@@ -103,9 +185,9 @@ def test_victim_class_is_respected() -> None:
     manager.prefetch(0, Victim.DRAFTS, None, 0.0)
     loader.finish()
     manager.poll()
-    assert manager.retain(tuple(range(100)), None, Victim.KV, None, 0.0)
+    assert manager.retain(text(0, 100), copies, Victim.KV, 0.0) == 3 * N
     assert manager.prefetch(1, Victim.KV, None, 0.0)
-    assert manager.resident(0) and not manager.kv.entries
+    assert manager.resident(0) and manager.kv.bytes <= 400
 
 
 def test_load_now_stalls_until_resident() -> None:

@@ -87,7 +87,7 @@ def test_a_round_costs_what_the_profile_says() -> None:
     assert decoder.round(None, None, 0, 0.0).tokens == (trace.output_ids[1 + done.accepted + 1],)
     assert clock.now_s() - before == pytest.approx(0.1)
     before = clock.now_s()
-    decoder.store(0, len(decoder.stored_tokens()))
+    decoder.store(0, len(decoder.stored_tokens()), len(decoder.stored_tokens()))
     assert clock.now_s() - before == pytest.approx(1e-5 * len(decoder.stored_tokens()))
 
 

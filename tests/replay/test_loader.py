@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from envs.replay.clock import VirtualClock
 from envs.replay.loader import VirtualLoader
+from runtime.memory.base import Job
 from runtime.profile import CostModel
 from tests.factories import NAMES, make_profile
 
@@ -27,7 +28,7 @@ def test_a_stall_loads_at_full_speed() -> None:
     loader.start(0)
     loader.wait(0)
     assert clock.now_s() == pytest.approx(LOAD_S)
-    assert [(done.draft, done.error) for done in loader.poll()] == [(0, None)]
+    assert [(done.job, done.error) for done in loader.poll()] == [(0, None)]
     assert loader.poll() == []
 
 
@@ -52,7 +53,7 @@ def test_loads_come_in_the_order_of_asking() -> None:
     clock.advance(0.3)
     assert loader.fraction(0) == pytest.approx(0.2)
     loader.wait(0)
-    assert [(done.draft, round(done.seconds, 9)) for done in loader.poll()] == [(1, LOAD_S), (0, LOAD_S)]
+    assert [(done.job, round(done.seconds, 9)) for done in loader.poll()] == [(1, LOAD_S), (0, LOAD_S)]
     assert clock.now_s() == pytest.approx(2 * LOAD_S)
 
 
@@ -78,7 +79,7 @@ def test_time_is_conserved(events: list[tuple[str, float]], decode_slowdown: flo
     """Every load is delivered once; the time that passed pays for the work, for idling, and for the stalls."""
     loader, clock = make_loader(decode_slowdown, load_slowdown)
     started: list[int] = []
-    delivered: list[int] = []
+    delivered: list[Job] = []
     work_s = idle_s = stall_s = 0.0
     for kind, value in events:
         before = clock.now_s()
@@ -96,7 +97,7 @@ def test_time_is_conserved(events: list[tuple[str, float]], decode_slowdown: flo
             loader.wait(int(value))
             stall_s += clock.now_s() - before
         assert clock.now_s() >= before
-        delivered += [done.draft for done in loader.poll()]
+        delivered += [done.job for done in loader.poll()]
         assert all(0.0 <= loader.fraction(draft) <= 1.0 for draft in (0, 1))
     assert delivered == started[: len(delivered)]
     slack = 1e-9 * (1 + len(events))
@@ -105,4 +106,4 @@ def test_time_is_conserved(events: list[tuple[str, float]], decode_slowdown: flo
     assert LOAD_S * len(delivered) <= clock.now_s() + slack
     for draft in (0, 1):
         loader.wait(draft)
-    assert [*delivered, *(done.draft for done in loader.poll())] == started
+    assert [*delivered, *(done.job for done in loader.poll())] == started

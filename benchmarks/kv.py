@@ -1,0 +1,205 @@
+"""What a stored prefix is worth: time to first token behind it, against reading it from disk and computing it again.
+
+    python -m benchmarks.kv [--out FILE]
+
+Everything goes through a ``DecodeSession`` over the real target. For every prefix length the same request is admitted
+in three ways, in turn: bypassing what is stored, reusing it from memory, and reusing it from disk (from the blocks'
+files, maybe in the page cache of the system). Asserts that all ways write the same token. RAKV-ASD is asked what
+it would do, for every length, place and length of what follows, and its answer is compared with what was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from runtime.bundle import library_versions
+from runtime.control.rakv_asd import RakvAsdController
+from runtime.core import Decision, MemoryConfig, Phase, Request
+from runtime.device import device_name, device_profile
+from runtime.files import write_json
+from runtime.live import LiveModels, open_models, open_session
+from runtime.profile import CostModel
+from runtime.session import DecodeSession
+from runtime.zoo import Zoo
+
+SCHEMA = 1
+LENGTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
+QUESTIONS = (1, 8, 32)
+"""Prompt tokens behind the prefix."""
+PLACES = ("bypass", "memory", "disk")
+HEADLINE = 1000
+
+
+class Case(NamedTuple):
+    """A prompt: so many tokens of stored prefix, so many behind it."""
+
+    prefix: int
+    question: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """Median time to first token of one prompt, seconds, and what RAKV-ASD would do."""
+
+    prefix: int
+    question: int
+    bypass_s: float
+    memory_s: float
+    disk_s: float
+    reuses_memory: bool
+    reuses_disk: bool
+
+    def agreements(self) -> list[bool]:
+        """Whether the choice is the faster side: from memory, from disk."""
+        return [
+            self.reuses_memory is (self.memory_s < self.bypass_s),
+            self.reuses_disk is (self.disk_s < self.bypass_s),
+        ]
+
+
+class Bench:
+    """One session whose stored KV is moved about between measurements.
+
+    Args:
+        session: Over the real models, with a disk folder.
+        text: Tokens to take prompts from.
+    """
+
+    def __init__(self, session: DecodeSession, text: tuple[int, ...]) -> None:
+        self.session, self.text = session, text
+        self.rakv = RakvAsdController(len(session.drafts), 0, session.costs)
+
+    def keep(self, tokens: int) -> None:
+        """Store the KV of the first tokens of the text, in memory and on disk."""
+        self._serve(self.text[: tokens + 1], Decision(), retain=True)
+        memory = self.session.memory
+        for job in list(memory._writing):
+            memory.loader.wait(job)
+        memory.poll()
+
+    def measure(self, case: Case, rounds: int) -> Result:
+        """One prompt in all ways, in turn."""
+        times: dict[str, list[float]] = {place: [] for place in PLACES}
+        choice: dict[str, bool] = {}
+        for _ in range(rounds + 1):  # the first warms up
+            tokens = {place: self._admit(case, place, times, choice) for place in PLACES}
+            if len(set(tokens.values())) != 1:
+                raise AssertionError(f"{case}: the ways to the first token disagree: {tokens}")
+        seconds = {place: statistics.median(values[1:]) for place, values in times.items()}
+        return Result(*case, seconds["bypass"], seconds["memory"], seconds["disk"], choice["memory"], choice["disk"])
+
+    def _admit(self, case: Case, place: str, times: dict[str, list[float]], choice: dict[str, bool]) -> int:
+        prompt = (*self.text[: case.prefix], *self.text[-case.question :])
+        if place == "disk":
+            while self.session.memory.kv.drop_least(lambda node: 0.0):
+                pass
+        elif place == "memory":
+            self._serve(prompt, Decision(kv=True))  # brings it back
+        seconds, token, choice[place] = self._serve(prompt, Decision(kv=place != "bypass"))
+        times[place].append(seconds)
+        return token
+
+    def _serve(self, prompt: tuple[int, ...], decision: Decision, retain: bool = False) -> tuple[float, int, bool]:
+        """One token; seconds to it, the token, and whether RAKV-ASD would reuse."""
+        self.session.start([Request("bench", prompt, 1)])
+        would = self.rakv.decide(self.session.observe()).kv
+        first = self.session.advance(decision)
+        if self.session.phase is not Phase.COMPLETE:
+            raise RuntimeError("expected a request of one token to be complete behind its prefill")
+        self.session.advance(Decision(kv=retain))
+        return first.seconds, first.tokens[0], would
+
+
+@contextmanager
+def bench(zoo: Zoo, models: LiveModels, costs: CostModel) -> Iterator[Bench]:
+    """A bench over a fresh session and a folder that is deleted at the end."""
+    per_token = models.target.kv_bytes_per_token
+    room = 4 * max(LENGTHS) * per_token
+    specs = zoo.specs(512)
+    budget = room + sum(spec.bytes for spec in specs if not spec.loadable)
+    config = MemoryConfig(budget, 0, per_token, room)
+    text = tuple((7919 * i * i + 104729 * i) % (models.target.vocab_size - 200) + 100 for i in range(max(LENGTHS) + 64))
+    with (
+        tempfile.TemporaryDirectory(prefix="specpilot-") as folder,
+        open_session(models, config, costs, 512, 4, kv_folder=Path(folder)) as session,
+    ):
+        made = Bench(session, text)
+        made.keep(-(-max(LENGTHS) // 32) * 32)
+        yield made
+
+
+def table(results: list[Result]) -> str:
+    """Results as Markdown."""
+    lines = [
+        "| prefix | behind it | computed again | from memory | from disk | memory / again | disk / again |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {r.prefix} | {r.question} | {r.bypass_s * 1e3:.0f} ms | {r.memory_s * 1e3:.0f} ms | "
+        f"{r.disk_s * 1e3:.0f} ms | {r.memory_s / r.bypass_s:.2f} | {r.disk_s / r.bypass_s:.2f} |"
+        for r in results
+    ]
+    return "\n".join(lines)
+
+
+def pays_from(results: list[Result], question: int) -> int | None:
+    """The shortest prefix from which on reading it from disk is always faster than computing it again."""
+    shortest = None
+    for result in sorted((r for r in results if r.question == question), key=lambda r: -r.prefix):
+        if result.disk_s >= result.bypass_s:
+            break
+        shortest = result.prefix
+    return shortest
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--zoo", type=Path, default=Path("envs/zoo/smollm2"), help="zoo whose target is measured")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of every case (default: 5)")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 = all cores")
+    parser.add_argument("--out", type=Path, default=Path("outputs/kv.json"), help="report (JSON)")
+    options = parser.parse_args()
+    zoo = Zoo.load(options.zoo)
+    threads = options.threads or os.cpu_count() or 1
+    models = open_models(zoo, threads=threads)
+    profile = device_profile(zoo, threads=threads, models=models)
+    costs = CostModel(profile, zoo.draft_names)
+    cases = [Case(prefix, question) for question in QUESTIONS for prefix in LENGTHS]
+    with bench(zoo, models, costs) as measured:
+        results = [measured.measure(case, options.rounds) for case in tqdm(cases, desc="prefixes", disable=None)]
+    agreed = [same for result in results for same in result.agreements()]
+    headline = next(r for r in results if (r.prefix, r.question) == (HEADLINE, QUESTIONS[1]))
+    report = {
+        "schema": SCHEMA,
+        "device": device_name(),
+        "threads": threads,
+        "versions": library_versions("torch", "transformers"),
+        "results": [asdict(result) for result in results],
+        "disk_pays_from_tokens": {question: pays_from(results, question) for question in QUESTIONS},
+        "rakv_agreement": sum(agreed) / len(agreed),
+        "rakv_choices": len(agreed),
+    }
+    write_json(options.out, report)
+    print(table(results))
+    print(
+        f"\nfirst token behind {HEADLINE} stored tokens: {headline.memory_s * 1e3:.0f} ms from memory, "
+        f"{headline.disk_s * 1e3:.0f} ms from disk, {headline.bypass_s * 1e3:.0f} ms computed again"
+    )
+    print(f"reading from disk pays from so many tokens on (by tokens behind): {report['disk_pays_from_tokens']}")
+    print(f"RAKV-ASD chooses the faster side in {sum(agreed)} of {len(agreed)} cases ({sum(agreed) / len(agreed):.1%})")
+    print(f"report: {options.out}")
+
+
+if __name__ == "__main__":
+    main()
