@@ -82,10 +82,7 @@ class Bench:
     def keep(self, tokens: int) -> None:
         """Store the KV of the first tokens of the text, in memory and on disk."""
         self._serve(self.text[: tokens + 1], Decision(), retain=True)
-        memory = self.session.memory
-        for job in list(memory._writing):
-            memory.loader.wait(job)
-        memory.poll()
+        self.session.memory.flush()
 
     def measure(self, case: Case, rounds: int) -> Result:
         """One prompt in all ways, in turn."""

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from runtime.control.topic import TopicPredictor
 from runtime.core import MemoryConfig
 from runtime.decoding.clock import WallClock
 from runtime.decoding.live import LiveDecoder
-from runtime.engine.loaded_draft import load_draft, load_with_one_thread
+from runtime.engine.dtypes import parse_dtype
+from runtime.engine.kv_folder import KVFolder
+from runtime.engine.loaded_draft import load_with_one_thread
 from runtime.engine.sources import resolve_first
+from runtime.engine.tokenizers import load_tokenizer, refuse_unless_model_has_rows, refuse_unless_same_tokenizer
 from runtime.engine.transformers_model import TransformersModel
 from runtime.errors import UserError
+from runtime.loading import FileWork
 from runtime.memory.loader import ThreadLoader
 from runtime.memory.manager import MemoryManager
 from runtime.profile import CostModel
@@ -51,31 +53,59 @@ class LiveModels:
         """Text of token ids, without special tokens."""
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
+    def text(self, tokens: Sequence[int]) -> str:
+        """``decode`` of any sequence, for stop strings and streaming."""
+        return self.decode(list(tokens))
 
-def open_models(zoo: Zoo, source: str | None = None, device: str = "cpu", threads: int = 0) -> LiveModels:
+
+def open_models(
+    zoo: Zoo,
+    source: str | None = None,
+    device: str = "cpu",
+    threads: int = 0,
+    dtype: str = "float32",
+    tokenizer: str | None = None,
+) -> LiveModels:
     """Fetch (once) and load the target of a zoo.
+
+    The zoo's drafts need no tokenizer check of their own: they read through the target's embedding table and are bound
+    to its fingerprint, which is compared here.
 
     Args:
         zoo: The zoo.
         source: Another place to take the target from; None = the zoo's own sources, in order.
         device: Torch device.
         threads: CPU threads; 0 = all cores.
+        dtype: What the target runs in, a name of ``DTYPES``; the drafts stay in fp32.
+        tokenizer: Folder of another tokenizer (say, one with another chat template); None = the target's own.
 
     Raises:
-        UserError: If the target cannot be had or is not the one the zoo was made for, or the device cannot be used.
+        UserError: If the target cannot be had or is not the one the zoo was made for, the device or dtype cannot be
+            used, or a tokenizer does not mean the target's token ids.
     """
+    chosen = parse_dtype(dtype)
     _refuse_unless_usable(device, threads)
     disable_progress_bar()  # type: ignore[no-untyped-call]  # a bar per load says nothing here
     torch.set_num_threads(threads or os.cpu_count() or 1)
     folder = resolve_first((source,) if source else zoo.target.sources)
-    target = TransformersModel.load(folder, device)
+    target = TransformersModel.load(folder, device, chosen)
     got = target.fingerprint
     if got != zoo.target.fingerprint:
         raise UserError(
             f"zoo '{zoo.name}' belongs to a target with fingerprint {zoo.target.fingerprint[:12]}…, {folder} has "
             f"{got[:12]}…: use the target the drafts were distilled from, or distil drafts for this one"
         )
-    return LiveModels(zoo, folder, target, AutoTokenizer.from_pretrained(folder))
+    return LiveModels(zoo, folder, target, _open_tokenizer(folder, target.vocab_size, tokenizer))
+
+
+def _open_tokenizer(folder: Path, rows: int, other: str | None) -> Any:
+    own = load_tokenizer(folder)
+    refuse_unless_model_has_rows(own, rows)
+    if other is None:
+        return own
+    chosen = load_tokenizer(other)
+    refuse_unless_same_tokenizer(chosen, own)
+    return chosen
 
 
 def _refuse_unless_usable(device: str, threads: int) -> None:
@@ -97,22 +127,39 @@ def open_session(
     costs: CostModel,
     kv_reserve_tokens: int,
     decision_interval: int,
+    margin: float | None = None,
+    kv_folder: Path | None = None,
 ) -> Iterator[DecodeSession]:
-    """A fresh session with empty memory over the real models; its loader ends with the context."""
+    """A fresh session with empty memory over the real models; its loader ends with the context.
+
+    Args:
+        models: Target and zoo.
+        memory: The byte budget; what a token's KV takes is asked of the target.
+        costs: The device's profile.
+        kv_reserve_tokens: Context reserved in every resident draft's own KV.
+        decision_interval: Rounds between two decisions about prefetching.
+        margin: Logit margin of the guard; None = by the target's dtype, 0 = no guard (for measurements).
+        kv_folder: Where copies of stored KV lie, up to ``memory.disk_bytes``; what earlier runs left there is used.
+            None = nowhere.
+    """
     zoo, device = models.zoo, str(models.target.device)
     specs = zoo.specs(kv_reserve_tokens)
-    loader = ThreadLoader(
-        [zoo.draft_path(i) if draft.file else None for i, draft in enumerate(zoo.drafts)],
-        partial(load_draft, device=device),
-        [costs.load_s(i) for i in range(len(specs))],
-        load_with_one_thread,
+    disk = KVFolder(kv_folder, models.target.kv_name, device) if kv_folder else None
+    memory = replace(
+        memory,
+        kv_bytes_per_token=models.target.kv_bytes_per_token,
+        disk_bytes=memory.disk_bytes if disk else 0,
     )
+    expected_s = [costs.load_s(i) for i in range(len(specs))]
+    loader = ThreadLoader(FileWork.of_zoo(zoo, device, disk), expected_s, load_with_one_thread)
     topic = TopicPredictor.load(zoo.folder / zoo.topic, zoo.draft_names) if zoo.topic else None
-    decoder = LiveDecoder(models.target, specs, topic)
-    manager = MemoryManager(memory, specs, loader, costs)
+    decoder = LiveDecoder(models.target, specs, topic, margin, models.text)
+    manager = MemoryManager(memory, specs, loader, costs, disk)
+    manager.kv.adopt()
     try:
         yield DecodeSession(
             decoder, manager, WallClock(models.target.synchronize), costs, topic, SessionConfig(decision_interval)
         )
+        manager.flush()
     finally:
         loader.close()

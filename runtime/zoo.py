@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.core import DraftSpec
+from runtime.decoding.drafters.lookup import capacity_bytes
 from runtime.errors import UserError
 from runtime.files import read_json, sha256_file, write_json
 
@@ -86,11 +87,14 @@ class Zoo:
         return self.folder / self.drafts[draft].file
 
     def specs(self, kv_reserve_tokens: int) -> tuple[DraftSpec, ...]:
-        """What the scheduler must know, with KV reserved for contexts of ``kv_reserve_tokens``."""
+        """What the scheduler must know, with KV reserved for contexts of ``kv_reserve_tokens``.
+
+        A draft without weights takes what its memory of earlier texts may grow to, unless the manifest says more.
+        """
         return tuple(
             DraftSpec(
                 name=d.name,
-                bytes=d.bytes + d.kv_bytes_per_token * kv_reserve_tokens,
+                bytes=max(d.bytes + d.kv_bytes_per_token * kv_reserve_tokens, 0 if d.file else capacity_bytes()),
                 loadable=bool(d.file),
                 context_limit=min(self.target.context_limit, kv_reserve_tokens)
                 if d.file

@@ -4,19 +4,49 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+import threading
 import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
 
 from runtime.bundle import Bundle, read_bundle
+from runtime.cli import EXIT_INTERRUPTED
 from runtime.cli.common import add_model_options, bundle_option
+from runtime.cli.printer import Printer
 from runtime.control.base import Controller
 from runtime.control.factory import NAMES, make_controller
-from runtime.core import MemoryConfig, Phase, Request
+from runtime.core import GREEDY, MemoryConfig, Phase, Request, Sampling
+from runtime.decoding.stopping import find_stop, refuse_unless_stops, trim
+from runtime.engine.dtypes import DTYPES
 from runtime.errors import UserError
 from runtime.live import LiveModels, open_models, open_session
 from runtime.profile import CostModel
 from runtime.session import DecodeSession
+
+EXAMPLES = """examples:
+  specpilot generate --bundle outputs/latest/bundle --prompt "Tell me a story." --stats
+  specpilot generate --bundle outputs/latest/bundle --prompt "List three rivers." --stop "4." --json
+  specpilot generate --bundle outputs/latest/bundle --prompt "A name for a cat?" --temperature 0.8 --top-p 0.95 --seed 7
+
+exit codes: 0 done, 2 a mistake in the call or its files, 130 interrupted (Ctrl-C; what was written is printed)"""
+
+
+class Answer(NamedTuple):
+    """What came of a request.
+
+    Attributes:
+        tokens: Committed token ids.
+        cancelled: Whether it was interrupted before its end.
+    """
+
+    tokens: list[int]
+    cancelled: bool
 
 
 def add_parser(commands: Any) -> None:
@@ -24,43 +54,104 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "generate",
         help="answer a prompt",
-        description="Answer a prompt with a bundle. The text does not depend on the controller, only the time does.",
-        epilog='example: specpilot generate --bundle outputs/latest/bundle --prompt "Tell me a story." --stats',
+        description="Answer a prompt with a bundle. The controller decides how long it takes, not what is said: a "
+        "greedy text is always the target's own, and a sampled one has the target's own distribution.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     bundle_option(parser)
     parser.add_argument("--prompt", required=True, help="the user's message; - reads it from standard input")
-    parser.add_argument("--max-tokens", type=int, default=128, help="most tokens to write (default: 128)")
     parser.add_argument("--controller", default="policy", help=f"who decides: {NAMES} (default: policy)")
     parser.add_argument("--stats", action="store_true", help="print counters to stderr when done")
-    parser.add_argument("--json", action="store_true", help="print text, token ids and counters as JSON")
+    parser.add_argument("--json", action="store_true", help="print text, token ids, finish_reason and counters as JSON")
     add_model_options(parser)
+    dtypes = ", ".join(DTYPES)
+    parser.add_argument("--dtype", default="float32", help=f"what the target runs in: {dtypes} (default: float32)")
+    _add_end_options(parser.add_argument_group("where the text ends"))
+    _add_kv_options(parser.add_argument_group("stored KV"))
+    _add_sampling_options(parser.add_argument_group("how tokens are chosen (default: the likeliest, always)"))
     parser.set_defaults(run=run)
+
+
+def _add_end_options(group: Any) -> None:
+    group.add_argument("--max-tokens", type=int, default=128, help="most tokens to write (default: 128)")
+    group.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be given several times"
+    )
+
+
+def _add_kv_options(group: Any) -> None:
+    group.add_argument(
+        "--kv-folder",
+        type=Path,
+        metavar="DIR",
+        help="keep KV there, and use what earlier calls left (default: nowhere)",
+    )
+    group.add_argument(
+        "--kv-megabytes", type=int, default=1024, metavar="N", help="most that KV takes there (default: 1024)"
+    )
+
+
+def _add_sampling_options(group: Any) -> None:
+    for flag, kind, default, text in (
+        ("--temperature", float, GREEDY.temperature, "divides the logits; 0 = greedy"),
+        ("--top-k", int, GREEDY.top_k, "only the k likeliest tokens; 0 = off"),
+        ("--top-p", float, GREEDY.top_p, "only the likeliest tokens that reach this probability together; 1 = off"),
+        ("--min-p", float, GREEDY.min_p, "only tokens at least this many times as likely as the likeliest; 0 = off"),
+        ("--repetition-penalty", float, GREEDY.repetition_penalty, "above 1: say nothing twice; 1 = off"),
+    ):
+        group.add_argument(flag, type=kind, default=default, metavar="X", help=f"{text} (default: {default:g})")
+    group.add_argument("--seed", type=int, metavar="N", help="makes a sampled text repeatable (default: a fresh one)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the answer, streaming it as it is committed."""
-    if options.max_tokens < 1:
-        raise UserError(f"--max-tokens must be at least 1, got {options.max_tokens}")
-    text = sys.stdin.read() if options.prompt == "-" else options.prompt
-    if not text.strip():
-        raise UserError("the prompt is empty: pass some text with --prompt")
+    sampling, text = _checked(options)
     bundle = read_bundle(options.bundle)
     bundle.zoo.verify_files()
     costs = CostModel(bundle.profile, bundle.zoo.draft_names)
     expected = tuple(draft.expected for draft in bundle.zoo.drafts)
     controller = make_controller(options.controller, bundle.zoo.draft_names, costs, expected, bundle.controller)
-    models = open_models(bundle.zoo, options.target, options.device, options.threads)
-    request = make_request(models, text, options.max_tokens)
-    with open_session(models, *session_arguments(bundle, costs)) as session:
+    models = open_models(bundle.zoo, options.target, options.device, options.threads, dtype=options.dtype)
+    request = make_request(models, text, options.max_tokens, sampling, tuple(options.stop))
+    printer = None if options.json else Printer(models.text, request.stop)
+    config, costs, reserve, interval = session_arguments(bundle, costs)
+    config = replace(config, disk_bytes=options.kv_megabytes * 1_000_000)
+    with open_session(models, config, costs, reserve, interval, kv_folder=options.kv_folder) as session:
         started_s = time.perf_counter()
-        tokens = answer(session, controller, request, None if options.json else Printer(models))
+        given = answer(session, controller, request, printer)
         seconds = time.perf_counter() - started_s
-    stats = describe(session, tokens, seconds, controller.name)
+    stats = describe(session, given.tokens, seconds, controller.name)
     if options.json:
-        print(json.dumps({"text": models.decode(tokens), "tokens": tokens, "stats": stats}))
+        print(json.dumps(as_json(models, request, given) | {"stats": stats}))
     elif options.stats:
         print("\n".join(f"{name:<18} {value}" for name, value in stats.items()), file=sys.stderr)
-    return 0
+    if given.cancelled:
+        print("interrupted", file=sys.stderr)
+    return EXIT_INTERRUPTED if given.cancelled else 0
+
+
+def _checked(options: argparse.Namespace) -> tuple[Sampling, str]:
+    """Sampling and prompt, before anything is loaded."""
+    if options.max_tokens < 1:
+        raise UserError(f"--max-tokens must be at least 1, got {options.max_tokens}")
+    if options.kv_megabytes < 0:
+        raise UserError(f"--kv-megabytes must be at least 0, got {options.kv_megabytes}")
+    if options.kv_folder is not None and options.kv_folder.exists() and not options.kv_folder.is_dir():
+        raise UserError(f"--kv-folder {options.kv_folder} is a file: expected a folder, or a name for a new one")
+    refuse_unless_stops(options.stop)
+    sampling = Sampling(
+        repetition_penalty=options.repetition_penalty,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        seed=options.seed,
+    )
+    text = sys.stdin.read() if options.prompt == "-" else options.prompt
+    if not text.strip():
+        raise UserError("the prompt is empty: pass some text with --prompt")
+    return sampling, text
 
 
 def session_arguments(bundle: Bundle, costs: CostModel) -> tuple[MemoryConfig, CostModel, int, int]:
@@ -70,57 +161,84 @@ def session_arguments(bundle: Bundle, costs: CostModel) -> tuple[MemoryConfig, C
     return config, costs, memory["kv_reserve_tokens"], memory["decision_interval"]
 
 
-def make_request(models: LiveModels, text: str, max_tokens: int) -> Request:
+def make_request(
+    models: LiveModels, text: str, max_tokens: int, sampling: Sampling = GREEDY, stop: tuple[str, ...] = ()
+) -> Request:
     """A request for one user message."""
-    return Request("prompt", tuple(models.encode(text)), max_tokens, frozenset(models.zoo.target.eos_ids))
+    eos_ids = frozenset(models.zoo.target.eos_ids)
+    return Request("prompt", tuple(models.encode(text)), max_tokens, eos_ids, sampling=sampling, stop=stop)
 
 
-class Printer:
-    """Prints text as tokens are committed; holds back a character that is not complete yet."""
-
-    def __init__(self, models: LiveModels) -> None:
-        self._models = models
-        self._printed = ""
-
-    def show(self, tokens: list[int], last: bool = False) -> None:
-        """Print what is new in the text of ``tokens``."""
-        text = self._models.decode(tokens)
-        if last or not text.endswith("\N{REPLACEMENT CHARACTER}"):
-            print(text[len(self._printed) :], end="\n" if last else "", flush=True)
-            self._printed = text
-
-
-def answer(session: DecodeSession, controller: Controller, request: Request, printer: Printer | None) -> list[int]:
-    """Run one request to its end; the committed token ids."""
+def answer(session: DecodeSession, controller: Controller, request: Request, printer: Printer | None) -> Answer:
+    """Run one request to its end, or to the first Ctrl-C."""
     tokens: list[int] = []
+    cancelled = finished = False
     controller.begin_stream()
     session.start([request])
-    finished = False
-    while not finished:
-        observation = session.observe()
-        outcome = session.advance(controller.decide(observation))
-        controller.learn(outcome)
-        tokens += outcome.tokens
-        finished = outcome.stream_finished
-        if printer is not None and outcome.phase is not Phase.COMPLETE:
-            printer.show(tokens)
+    with _cancelled_by_interrupt(session):
+        try:
+            while not finished:
+                outcome = session.advance(controller.decide(session.observe()))
+                controller.learn(outcome)
+                tokens += outcome.tokens
+                cancelled |= outcome.cancelled
+                finished = outcome.stream_finished
+                if printer is not None and outcome.phase is not Phase.COMPLETE:
+                    printer.show(outcome.tokens)
+        except KeyboardInterrupt:  # the second one, or one that no handler could take
+            cancelled = True
     if printer is not None:
-        printer.show(tokens, last=True)
-    return tokens
+        printer.finish()
+    return Answer(tokens, cancelled)
+
+
+@contextmanager
+def _cancelled_by_interrupt(session: DecodeSession) -> Iterator[None]:
+    """Let the first Ctrl-C cancel the request; the second one interrupts as usual."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield
+        return
+
+    def cancel(_: int, __: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        session.cancel()
+
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+    signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def as_json(models: LiveModels, request: Request, given: Answer) -> dict[str, Any]:
+    """Text (without the stop string), token ids, and why the text ended: stop, length or cancelled."""
+    text, tokens = models.decode(given.tokens), given.tokens
+    stopped = bool(tokens) and (tokens[-1] in request.eos_ids or find_stop(text, request.stop) is not None)
+    reason = "cancelled" if given.cancelled else "stop" if stopped else "length"
+    return {"text": trim(text, request.stop), "tokens": tokens, "finish_reason": reason}
 
 
 def describe(session: DecodeSession, tokens: list[int], seconds: float, name: str) -> dict[str, Any]:
-    """Counters of a finished session."""
+    """Counters of a finished session, see ``runtime.core.Counters``; committed = admitted + accepted + corrections."""
     total = session.counters
     return {
         "controller": name,
         "tokens": len(tokens),
         "seconds": round(seconds, 3),
         "tokens_per_s": round(len(tokens) / seconds, 2),
-        "ttft_s": round(total.ttft_s[0], 3),
+        "ttft_s": round(total.ttft_s[0], 3) if total.ttft_s else None,
         "rounds": total.rounds,
         "drafted": total.drafted,
         "accepted": total.accepted,
+        "acceptance_rate": round(total.acceptance_rate, 4),
+        "corrections": total.corrections,
+        "admitted": total.admitted,
+        "committed": total.committed,
+        "prefill_tokens": total.prefill_tokens,
+        "kv_hit_tokens": total.kv_hit_tokens,
+        "kv_disk_tokens": total.kv_disk_tokens,
+        "kv_saved_s": round(total.kv_saved_s, 4),
         "loads": total.loads,
         "stall_s": round(total.stall_s, 4),
         "guard_forwards": total.guard_forwards,

@@ -60,8 +60,14 @@ class Decoder(Protocol):
         """For a draft without weights: calibrated probability of its first guess now, 0 if it has none; else NaN."""
         ...
 
-    def store(self, start: int, end: int) -> Any:
-        """An immutable copy of the KV of tokens ``start`` to ``end`` of ``stored_tokens``, for the KV store."""
+    def store(self, start: int, end: int, piece: int) -> list[Any]:
+        """Immutable copies of the KV of tokens ``start`` to ``end`` of ``stored_tokens``, for the KV store.
+
+        Args:
+            start: First token.
+            end: Behind the last token; ``end - start`` is a multiple of ``piece``.
+            piece: Tokens of every copy.
+        """
         ...
 
     def stored_tokens(self) -> tuple[int, ...]:

@@ -3,25 +3,27 @@
     committed text:      [ prompt | generated ...... pending ]
     target's cache:      [ ........................ ]            all but the pending token, between any two calls
 
-Whatever happens in a round (an error, a keyboard interrupt), both caches are cropped to committed tokens before it
-ends, so the next call goes on from the same text.
+Whatever happens in a round (an error, a keyboard interrupt, a cancellation), both caches are cropped to committed
+tokens before it ends, so the next call goes on from the same text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from runtime.core import DraftSpec, Request, Round
+from runtime.core import GREEDY, DraftSpec, Request, Round
+from runtime.decoding import greedy, rejection
 from runtime.decoding.base import Prefill
 from runtime.decoding.drafters.base import Drafter, Proposal
 from runtime.decoding.drafters.lookup import LookupDrafter
 from runtime.decoding.drafters.model import ModelDrafter
-from runtime.decoding.greedy import margin_of, verify
-from runtime.decoding.stopping import StopStrings, Text
+from runtime.decoding.sampling import Sampler
+from runtime.decoding.stopping import Cancelled, StopStrings, Text
 from runtime.engine.base import CausalModel
 from runtime.engine.kv_state import KVState
 from runtime.engine.loaded_draft import LoadedDraft
@@ -61,14 +63,16 @@ class LiveDecoder:
         self.drafts = tuple(drafts)
         self._topic = topic
         self._text = text
-        self._margin = margin_of(target.dtype) if margin is None else margin
+        self._margin = greedy.margin_of(target.dtype) if margin is None else margin
         self._expected = np.array([draft.expected for draft in self.drafts], dtype=np.float32)
         self._lookups = {
             index: LookupDrafter(draft.calibration) for index, draft in enumerate(self.drafts) if not draft.loadable
         }
         self._models: dict[int, ModelDrafter] = {}
         self._request: Request | None = None
+        self._sampler = Sampler(GREEDY)
         self._stops: StopStrings | None = None
+        self._cancelled: Callable[[], bool] = lambda: False
         self._tokens: list[int] = []
         self._ended = True
 
@@ -79,17 +83,22 @@ class LiveDecoder:
         prompt = list(request.prompt_ids)
         if not 0 <= reuse_tokens < len(prompt):
             raise ValueError(f"expected to reuse 0 to {len(prompt) - 1} tokens of the prompt, got {reuse_tokens}")
+        sampler = Sampler(request.sampling)
+        stops = StopStrings(request.stop, self._text) if request.stop and self._text else None
         self._request, self._tokens, self._ended = None, [], True
         drafters: list[Drafter] = [*self._models.values(), *self._lookups.values()]
         for drafter in drafters:
             drafter.begin()
         try:
-            token, forwarded = self._prefill(prompt, reuse_tokens, stored)
+            self._give_up_if_cancelled()
+            token, forwarded = self._prefill(prompt, reuse_tokens, stored, sampler)
         except BaseException:
             self.target.reset()
             raise
-        self._request, self._tokens = request, prompt
-        self._stops = StopStrings(request.stop, self._text) if request.stop and self._text else None
+        self._request, self._tokens, self._sampler, self._stops = request, prompt, sampler, stops
+        if self._cancelled():
+            self.target.crop(len(prompt) - 1)  # the prompt's KV may be kept, its last token stays pending
+            raise Cancelled
         self._commit([token])
         self._sync_lookups()
         return Prefill(token, forwarded, reuse_tokens if forwarded < len(prompt) else 0)
@@ -100,14 +109,22 @@ class LiveDecoder:
             raise RuntimeError("round() without a request: call begin() first")
         if self._ended:
             raise RuntimeError(f"round() behind the end of request {request.request_id}: begin() another one")
-        gamma = min(gamma, self._room() - 1)
+        gamma = min(gamma, self._room() - 1, self._readable(draft))
         drafter = self._drafter(draft, payload) if draft is not None and gamma > 0 else None
         proposal = Proposal()
         try:
             if drafter is not None:
-                proposal = drafter.propose(self._tokens, len(request.prompt_ids), gamma, threshold, request.eos_ids)
+                proposal = drafter.propose(
+                    self._tokens,
+                    len(request.prompt_ids),
+                    gamma,
+                    threshold,
+                    request.eos_ids,
+                    None if self._sampler.plain else self._sampler,
+                )
                 self._refuse_unless_known(proposal.tokens, draft)
-            verdict = verify(self.target, self._tokens[-1], proposal.tokens, request.eos_ids, self._margin)
+            self._give_up_if_cancelled()
+            verdict = self._verify(proposal, request)
             tokens = self._commit(verdict.tokens)
         finally:
             self.target.crop(len(self._tokens) - 1)
@@ -143,8 +160,8 @@ class LiveDecoder:
         lookup = self._lookups.get(draft)
         return float("nan") if lookup is None else lookup.confidence(self._tokens)
 
-    def store(self, start: int, end: int) -> KVState:
-        return self.target.export_kv(start, end)
+    def store(self, start: int, end: int, piece: int) -> list[KVState]:
+        return [self.target.export_kv(at, at + piece) for at in range(start, end, piece)]
 
     def stored_tokens(self) -> tuple[int, ...]:
         return tuple(self._tokens[: self.target.length])
@@ -152,19 +169,34 @@ class LiveDecoder:
     def forget_draft(self, draft: int) -> None:
         self._models.pop(draft, None)
 
+    def watch(self, cancelled: Callable[[], bool]) -> None:
+        self._cancelled = cancelled
+
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    def _prefill(self, prompt: list[int], reuse_tokens: int, stored: Sequence[KVState]) -> tuple[int, int]:
+    def _verify(self, proposal: Proposal, request: Request) -> greedy.Verdict:
+        guesses, sampler = proposal.tokens, self._sampler
+        if not sampler.greedy:
+            return rejection.verify(
+                self.target, self._tokens, guesses, proposal.probabilities, request.eos_ids, sampler
+            )
+        *before, pending = self._tokens
+        penalty = request.sampling.repetition_penalty
+        return greedy.verify(self.target, pending, guesses, request.eos_ids, self._margin, before, penalty)
+
+    def _prefill(
+        self, prompt: list[int], reuse_tokens: int, stored: Sequence[KVState], sampler: Sampler
+    ) -> tuple[int, int]:
         """The first token of the answer, and how many prompt tokens were forwarded for it."""
         if reuse_tokens:
             self.target.import_kv(stored, reuse_tokens)
             logits = self.target.forward(prompt[reuse_tokens:], "last")[0]  # (vocab,)
-            top = logits.topk(2).values
-            if bool(top[0] - top[1] >= self._margin):
-                return int(logits.argmax()), len(prompt) - reuse_tokens
+            top = sampler.penalised(logits, prompt).topk(2).values
+            if not sampler.greedy or bool(top[0] - top[1] >= self._margin):
+                return sampler.choose(logits, prompt), len(prompt) - reuse_tokens
             # A near-tie: decide as plain decoding does, by a forward of the whole prompt.
         self.target.reset()
-        token = int(self.target.forward(prompt, "last")[0].argmax())
+        token = sampler.choose(self.target.forward(prompt, "last")[0], prompt)
         return token, len(prompt) + (len(prompt) - reuse_tokens if reuse_tokens else 0)
 
     def _room(self) -> int:
@@ -177,18 +209,26 @@ class LiveDecoder:
         """Add tokens to the text, as far as no stop string ends it; returns those added."""
         request = self._request
         assert request is not None
-        kept = tuple(tokens)
-        if self._stops is not None:
-            generated = [*self._tokens[len(request.prompt_ids) :], *tokens]
-            known = len(generated) - len(tokens)
-            end = self._stops.cut(generated, known)
-            kept = tuple(generated[known:end])
-            self._ended = end is not None
-        else:
-            self._ended = False
+        end = None if self._stops is None else self._stops.push(tokens)
+        kept = tuple(tokens[:end])
         self._tokens.extend(kept)
-        self._ended = self._ended or self._room() < 1 or kept[-1] in request.eos_ids
+        self._ended = end is not None or self._room() < 1 or kept[-1] in request.eos_ids
         return kept
+
+    def _readable(self, draft: int | None) -> int:
+        """Guesses after which the draft has read as far as it can: all tokens and all of its guesses but the last."""
+        if draft is None or draft in self._lookups:
+            return self.target.context_limit
+        return self.drafts[draft].context_limit + 1 - len(self._tokens)
+
+    def _embed(self, tokens: Sequence[int]) -> torch.Tensor:
+        """What a draft reads; asked for before each of its forwards."""
+        self._give_up_if_cancelled()
+        return self.target.embed(tokens)
+
+    def _give_up_if_cancelled(self) -> None:
+        if self._cancelled():
+            raise Cancelled
 
     def _drafter(self, draft: int, payload: Any) -> Drafter:
         lookup = self._lookups.get(draft)
@@ -199,7 +239,7 @@ class LiveDecoder:
             if not isinstance(payload, LoadedDraft):
                 raise ValueError(f"expected draft {draft} as a LoadedDraft, got {payload!r}: load it first")
             spec = self.drafts[draft]
-            model = ModelDrafter(payload, self.target.embed, self.target.vocab_size, spec.calibration)
+            model = ModelDrafter(payload, self._embed, self.target.vocab_size, spec.calibration)
             self._models[draft] = model
         return model
 

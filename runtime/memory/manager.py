@@ -209,6 +209,12 @@ class MemoryManager:
         """A request with this prompt will come: start to bring its stored prefix from disk. Whether there was need."""
         return self._read(self.kv.match(prompt_ids), victim, now_s)
 
+    def flush(self) -> None:
+        """Stall until all copies to disk are written."""
+        for job in list(self._writing):
+            self.loader.wait(job)
+        self.poll()
+
     def retainable(self, tokens: tuple[int, ...]) -> int:
         """Bytes that keeping the KV of these tokens would take; 0 if nothing of it is missing or it cannot fit."""
         above, start, end = self.kv.missing(tokens)

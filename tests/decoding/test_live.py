@@ -206,7 +206,7 @@ def test_two_equal_calls_have_equal_lengths() -> None:
 def test_reused_prefix_changes_nothing_but_the_work(gamma: int, reuse: int) -> None:
     live = decoder()
     run(live, request(), [(SOMETIMES, 4, 0.0)])  # leaves rejected guesses behind, if anything does
-    stored, tokens = live.store(0, live.target.length), live.stored_tokens()
+    (stored,), tokens = live.store(0, live.target.length, live.target.length), live.stored_tokens()
     assert stored.length == len(tokens) == len(PROMPT) + 39
     before = [(keys.clone(), values.clone()) for keys, values in stored.layers]
     prefill = live.begin(request(), reuse, [stored])
@@ -224,7 +224,7 @@ def test_reused_prefix_changes_nothing_but_the_work(gamma: int, reuse: int) -> N
 def test_near_tie_behind_a_reused_prefix_is_decided_by_the_whole_prompt() -> None:
     live = decoder(margin=1e9)
     live.begin(request(), 0, ())
-    prefill = live.begin(request(), 5, [live.store(0, live.target.length)])
+    prefill = live.begin(request(), 5, live.store(0, live.target.length, live.target.length))
     assert prefill.token == plain_text()[0]
     assert prefill.reused_tokens == 0
     assert prefill.prefill_tokens == 2 * len(PROMPT) - 5
@@ -234,9 +234,8 @@ def test_cache_after_rejections_equals_cache_never_drafted() -> None:
     drafted, plain = decoder(), decoder()
     run(drafted, request(), [(NEVER, 8, 0.0)])
     run(plain, request(), [(None, 0, 0.0)])
-    for one, other in zip(
-        drafted.store(0, drafted.target.length).layers, plain.store(0, plain.target.length).layers, strict=True
-    ):
+    (one_kv,), (other_kv,) = (live.store(0, live.target.length, live.target.length) for live in (drafted, plain))
+    for one, other in zip(one_kv.layers, other_kv.layers, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 

@@ -253,8 +253,7 @@ def test_the_real_thread_reads_and_writes(tmp_path: Path) -> None:
     loader = ThreadLoader(Work(KVFolder(tmp_path, model.kv_name)))
     session, _ = open_tiny(disk_tokens=1000, folder=tmp_path, loader=loader, model=model)
     serve(session, QUESTIONS[:1])
-    for job in list(session.memory._writing):
-        loader.wait(job)
+    session.memory.flush()
     forget_memory(session)
     (outcomes,) = serve(session, QUESTIONS[1:2], keep_all)
     assert text(outcomes) == expected(QUESTIONS[1])

@@ -10,6 +10,12 @@
 * with a guess that is one of the request's ending tokens (it is sent);
 * with guess number ``gamma``.
 
+p_k is known *before* guess k is chosen: it is the calibrated probability of the draft's likeliest token there, also
+where the guess is then drawn and another one. This keeps sampling exact. Were an unlikely draw withheld, the draws that
+are sent would not be distributed as q, and where none is sent the target's token would not make up for it: the text
+would lean towards what both models like. An ending token may end guessing *after* it is sent, for that depends only on
+what the target verifies: behind it, as behind ``gamma``, there simply is no guess.
+
 **The counters.** ``steps`` is the number of forwards: one for each guess sent, plus one if a guess was withheld. The
 first of them also absorbs what the draft has not seen: it is ``catch_up_tokens + 1`` wide, where
 ``catch_up_tokens = T - 1 - seen`` leaves out the pending token. So a proposal costs
@@ -24,7 +30,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from runtime.decoding.sampling import Sampler
 
 NAN = float("nan")
 
@@ -38,6 +49,8 @@ class Proposal(NamedTuple):
         catch_up_tokens: Committed tokens absorbed, the pending one left out.
         scored: (matches, positions) of the draft's greedy guess over absorbed generated tokens.
         confidence: Calibrated probability of the first guess, sent or withheld; NaN if there was none.
+        probabilities: What each guess was drawn from, after all filters: float32, shape (vocab,) of the target, 0 for
+            tokens that the draft does not have. None at all = the guesses were not drawn, each is a point mass.
     """
 
     tokens: tuple[int, ...] = ()
@@ -45,6 +58,7 @@ class Proposal(NamedTuple):
     catch_up_tokens: int = 0
     scored: tuple[int, int] = (0, 0)
     confidence: float = NAN
+    probabilities: tuple[torch.Tensor, ...] = ()
 
 
 class Drafter(Protocol):
@@ -55,7 +69,13 @@ class Drafter(Protocol):
         ...
 
     def propose(
-        self, tokens: Sequence[int], prompt_tokens: int, gamma: int, threshold: float, eos_ids: Collection[int]
+        self,
+        tokens: Sequence[int],
+        prompt_tokens: int,
+        gamma: int,
+        threshold: float,
+        eos_ids: Collection[int],
+        sampler: Sampler | None = None,
     ) -> Proposal:
         """Guess what follows the committed ``tokens``.
 
@@ -65,6 +85,7 @@ class Drafter(Protocol):
             gamma: Most guesses, at least 1.
             threshold: Probability that a guess is reached and accepted below which guessing stops; 0 = never.
             eos_ids: Tokens that end the text.
+            sampler: Chooses the guesses; None = the likeliest token always. Scoring is greedy in any case.
         """
         ...
 

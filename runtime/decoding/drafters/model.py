@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 
 from runtime.decoding.drafters.base import NAN, Proposal, calibrated
+from runtime.decoding.sampling import Sampler
 from runtime.engine.kv_cache import GrowingCache
 from runtime.engine.loaded_draft import LoadedDraft
 from runtime.errors import UserError
@@ -38,6 +39,7 @@ class ModelDrafter:
             )
         self.draft = draft
         self._embed = embed
+        self._vocab_size = vocab_size
         self._calibration = calibration
         self._cache = GrowingCache()
         self._seen = 0  # an interrupted forward leaves more than this in some layers
@@ -60,7 +62,13 @@ class ModelDrafter:
 
     @torch.inference_mode()
     def propose(
-        self, tokens: Sequence[int], prompt_tokens: int, gamma: int, threshold: float, eos_ids: Collection[int]
+        self,
+        tokens: Sequence[int],
+        prompt_tokens: int,
+        gamma: int,
+        threshold: float,
+        eos_ids: Collection[int],
+        sampler: Sampler | None = None,
     ) -> Proposal:
         seen = self._seen
         first_scored = max(seen + 1, prompt_tokens)
@@ -68,20 +76,24 @@ class ModelDrafter:
         rows = self._forward(tokens[seen:], keep=len(known) + 1)  # (scored + 1, V)
         scored = self._score(rows[:-1], known)
         guesses: list[int] = []
+        drawn_from: list[torch.Tensor] = []
         steps, reached, confidence = 1, 1.0, NAN
         while True:
-            token, probability = self._guess(rows[-1])
+            best, probability = self._likeliest(rows[-1])
             if steps == 1:
                 confidence = probability
             reached *= probability
-            if threshold > 0.0 and reached < threshold:
+            if threshold > 0.0 and reached < threshold:  # before the draw, see the stopping rule
                 break
+            token, q = (best, None) if sampler is None else self._choose(rows[-1], (*tokens, *guesses), sampler)
             guesses.append(token)
+            if q is not None:
+                drawn_from.append(q)
             if len(guesses) == gamma or token in eos_ids:
                 break
             rows = self._forward([token], keep=1)
             steps += 1
-        return Proposal(tuple(guesses), steps, len(tokens) - 1 - seen, scored, confidence)
+        return Proposal(tuple(guesses), steps, len(tokens) - 1 - seen, scored, confidence, tuple(drawn_from))
 
     def _forward(self, tokens: Sequence[int], keep: int) -> torch.Tensor:
         """Logits behind the last ``keep`` of ``tokens``, float32, shape (keep, V)."""
@@ -92,11 +104,19 @@ class ModelDrafter:
         logits: torch.Tensor = net.head(hidden[:, -keep:])[0]
         return logits.float()
 
-    def _guess(self, row: torch.Tensor) -> tuple[int, float]:
+    def _likeliest(self, row: torch.Tensor) -> tuple[int, float]:
         """The greedy token and its calibrated probability."""
         best = torch.max(row, dim=-1)
         raw = torch.exp(best.values - torch.logsumexp(row, dim=-1))
         return self.draft.vocab[int(best.indices)], calibrated(float(raw), self._calibration)
+
+    def _choose(self, row: torch.Tensor, text: Sequence[int], sampler: Sampler) -> tuple[int, torch.Tensor | None]:
+        """The sampler's token behind ``text``, and what it was drawn from, shape (vocab,) of the target."""
+        seen = [self._row_of[token] for token in text if token in self._row_of] if sampler.penalises else []
+        chosen, q = sampler.guess(row, seen)
+        if q is not None:
+            q = q.new_zeros(self._vocab_size).index_copy(0, self.draft.net.vocab, q)
+        return self.draft.vocab[chosen], q
 
     def _score(self, rows: torch.Tensor, known: Sequence[int]) -> tuple[int, int]:
         """(matches, positions) of the greedy guesses, rows (n, V), against the n tokens that were committed."""
