@@ -26,7 +26,7 @@ GRID = tuple(
     )
 )
 LENGTHS = (1, 2, 4)
-SAMPLES = 130
+SAMPLES = 100
 DRAFTS = len(KINDS) * len(LENGTHS)
 ONE, TOGETHER = 5e-7 / (DRAFTS * len(GRID)), 5e-7 / DRAFTS
 """Least p-value of one setting, and of all settings of a draft together. By Bonferroni the whole grid fails by chance
