@@ -72,7 +72,12 @@ class Sampling:
             ("top_k", self.top_k >= 0, "at least 0"),
             ("top_p", 0.0 < self.top_p <= 1.0, "above 0 and at most 1"),
             ("min_p", 0.0 <= self.min_p <= 1.0, "from 0 to 1"),
-            ("draft_temperature", self.draft_temperature is None or self.draft_temperature >= 0.0, "at least 0"),
+            ("seed", self.seed is None or type(self.seed) is int, "a whole number"),
+            (
+                "draft_temperature",
+                self.draft_temperature is None or 0.0 <= self.draft_temperature < math.inf,
+                "at least 0",
+            ),
         ):
             if not fits:
                 raise UserError(f"{name} must be {expected}, got {getattr(self, name)}")

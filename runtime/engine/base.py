@@ -52,7 +52,7 @@ class CausalModel(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the computation; sets the rounding scale of the margin guard."""
+        """Dtype of activations and KV (bf16 for weights in 8 bit); sets the rounding scale of the margin guard."""
         ...
 
     def forward(self, tokens: Sequence[int], logits: Logits) -> torch.Tensor:

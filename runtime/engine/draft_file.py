@@ -15,6 +15,7 @@ A draft reads through the target's input embedding table, so the file holds no e
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -120,34 +121,77 @@ def read_draft(path: Path) -> DraftFile:
     Raises:
         UserError: If the file is missing, damaged or of another format.
     """
+    with opened_draft(path) as draft:
+        return DraftFile(draft.header, draft.vocab, {name: draft.tensor(name) for name in draft.names})
+
+
+class OpenDraft:
+    """A draft file that is read tensor by tensor; only what was handed out is in memory.
+
+    Args:
+        header: What the file says about itself.
+        file: The opened safetensors file.
+
+    Raises:
+        KeyError: If the file has no vocabulary.
+        ValueError: If vocabulary and head do not belong together.
+    """
+
+    def __init__(self, header: DraftHeader, file: Any) -> None:
+        self.header, self._file = header, file
+        self._stored = frozenset(file.keys())
+        self.vocab: torch.Tensor = file.get_tensor(VOCAB)
+        matrices = {name.removesuffix(".int8") for name in self._stored if name.endswith(".int8")}
+        scales = {f"{name}.scale" for name in matrices}
+        others = {name for name in self._stored if not name.endswith(".int8")} - scales - {VOCAB}
+        self.names: tuple[str, ...] = (*sorted(others), *sorted(matrices, key=self._elements, reverse=True))
+        """Parameters: first those that are not matrices, then the matrices, the largest first."""
+        if HEAD not in self.names:
+            raise ValueError(f"expected a tensor '{HEAD}', got {sorted(self.names)}")
+        _check_vocab(self.vocab, self.shape(HEAD))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a parameter; nothing is read."""
+        stored = f"{name}.int8" if f"{name}.int8" in self._stored else name
+        return tuple(self._file.get_slice(stored).get_shape())
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A parameter in fp32, read and dequantised now."""
+        if f"{name}.int8" not in self._stored:
+            plain: torch.Tensor = self._file.get_tensor(name).to(torch.float32)
+            return plain
+        return dequantise(Int8Matrix(self._file.get_tensor(f"{name}.int8"), self._file.get_tensor(f"{name}.scale")))
+
+    def _elements(self, name: str) -> int:
+        return math.prod(self.shape(name))
+
+
+@contextmanager
+def opened_draft(path: Path) -> Iterator[OpenDraft]:
+    """A draft file, opened.
+
+    Raises:
+        UserError: If the file is missing, damaged or of another format.
+    """
     with _opened(path) as file:
         header = _header(path, file)
-        stored = {name: file.get_tensor(name) for name in file.keys()}
-    try:
-        vocab = stored.pop(VOCAB)
-        tensors: dict[str, torch.Tensor] = {}
-        for name, tensor in stored.items():
-            if name.endswith(".int8"):
-                base = name.removesuffix(".int8")
-                tensors[base] = dequantise(Int8Matrix(tensor, stored[f"{base}.scale"]))
-            elif f"{name.removesuffix('.scale')}.int8" not in stored:
-                tensors[name] = tensor.to(torch.float32)
-        _check_parts(vocab, tensors)
-    except (KeyError, ValueError) as error:
-        raise UserError(
-            f"{path}: a draft file with parts missing or not fitting ({error}); distill it again"
-        ) from error
-    return DraftFile(header, vocab, tensors)
+        try:
+            yield OpenDraft(header, file)
+        except (KeyError, ValueError) as error:
+            raise UserError(
+                f"{path}: a draft file with parts missing or not fitting ({error}); distill it again"
+            ) from error
 
 
 def _check_parts(vocab: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> None:
     if HEAD not in tensors:
         raise ValueError(f"expected a tensor '{HEAD}', got {sorted(tensors)}")
-    head = tensors[HEAD]
-    if vocab.dim() != 1 or head.dim() != 2 or len(vocab) != len(head):
-        raise ValueError(
-            f"expected a vocabulary (V,) and a head (V, width), got {tuple(vocab.shape)} and {tuple(head.shape)}"
-        )
+    _check_vocab(vocab, tuple(tensors[HEAD].shape))
+
+
+def _check_vocab(vocab: torch.Tensor, head: tuple[int, ...]) -> None:
+    if vocab.dim() != 1 or len(head) != 2 or len(vocab) != head[0]:
+        raise ValueError(f"expected a vocabulary (V,) and a head (V, width), got {tuple(vocab.shape)} and {head}")
     if not bool((vocab[1:] > vocab[:-1]).all()):
         raise ValueError("expected ascending, distinct vocabulary ids: sort them")
 

@@ -50,12 +50,13 @@ class DraftNet(nn.Module):
         """States behind the final norm, ``(batch, n, width)``; the head makes logits of them.
 
         Args:
-            inputs_embeds: ``(batch, n, width)`` rows of the target's input embedding table.
+            inputs_embeds: ``(batch, n, width)`` rows of the target's input embedding table, in any dtype.
             past_key_values: KV of earlier tokens, extended in place; None to keep none.
             **kwargs: ``attention_mask``, ``position_ids`` and what else the base model takes.
         """
         state = {self._cache_argument: past_key_values, "use_cache": past_key_values is not None}
-        hidden: torch.Tensor = self.body(inputs_embeds=inputs_embeds, **state, **kwargs).last_hidden_state
+        rows = inputs_embeds.to(self.body.dtype)  # the target may run in another dtype
+        hidden: torch.Tensor = self.body(inputs_embeds=rows, **state, **kwargs).last_hidden_state
         return hidden
 
     def forward(

@@ -18,8 +18,11 @@ SAMPLES = 1024
 def target_fingerprint(model: nn.Module) -> str:
     """SHA-256 (hex) over name, shape and evenly spread values of every parameter.
 
-    Values are rounded to bf16 first, so that the same weights loaded in fp32 or bf16 have one fingerprint. Drafts read
-    the target's embedding table, so a draft of one target is of no use to another.
+    Values are rounded to bf16 first, so that the same weights loaded in fp32 or bf16 have one fingerprint; a copy in
+    fp16 that was not rounded to bf16 before may differ. Take it before packing or quantising.
+
+    It is also what stands for the tokenizer: a draft reads through the target's embedding table and was bound to this
+    hash when it was distilled, so its token ids mean the target's rows whatever a tokenizer file says.
     """
     digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):

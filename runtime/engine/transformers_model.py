@@ -1,4 +1,8 @@
-"""The engine that runs any Hugging Face causal language model of full-attention layers, on CPU or CUDA."""
+"""The engine that runs any Hugging Face causal language model whose layers are attention, on CPU or CUDA.
+
+Windowed layers keep the KV of all tokens, and the mask does the windowing: a roll-back or a reused prefix is then exact
+on both sides of the window's border. A window so saves no memory here: ``kv_bytes_per_token`` counts every layer.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,24 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from runtime.engine.base import Logits
+from runtime.engine.dtypes import compute_dtype
 from runtime.engine.fingerprint import target_fingerprint
+from runtime.engine.int8 import quantise_linears
 from runtime.engine.kv_cache import GrowingCache
 from runtime.engine.kv_state import KVState, total_length
 from runtime.engine.packing import pack_linears, weight_bytes
+from runtime.engine.suitability import ADVICE, context_limit, refuse_unless_croppable, refuse_unless_decoder
 from runtime.errors import UserError
 
-DEFAULT_CONTEXT_LIMIT = 2048
-"""For models that do not say how far they can read."""
+ROLL_BACK_TOLERANCE = {torch.float32: 1e-3}
+"""Part of the spread of the logits by which they may differ behind a roll-back; rounding takes 3e-6 of it."""
+LOW_PRECISION_TOLERANCE = 0.1
+"""The same for other dtypes; rounding takes 0.03."""
+
+_UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 
 
 class TransformersModel:
@@ -29,22 +39,29 @@ class TransformersModel:
     Args:
         model: The model, on its device and in its dtype. It is taken over: on CPU in fp32 its linear layers are packed.
         pack: Whether to pack; for measurements.
+        int8: Whether to keep the weights of linear layers in 8 bit instead; meant for a model in bf16.
+        fingerprint: The target fingerprint where it is known; None = taken from the weights.
 
     Raises:
         UserError: If the model keeps state that cannot be rolled back.
     """
 
-    def __init__(self, model: PreTrainedModel, pack: bool = True) -> None:
+    def __init__(
+        self, model: PreTrainedModel, pack: bool = True, int8: bool = False, fingerprint: str | None = None
+    ) -> None:
         refuse_unless_croppable(model)
         self.model: PreTrainedModel = model.eval()  # type: ignore[no-untyped-call]
         model.requires_grad_(False)
         self._dtype, self._device = model.dtype, model.device
-        self.fingerprint = target_fingerprint(model)  # before packing: packed weights are no parameters
-        if pack:
+        self._format = torch.int8 if int8 else model.dtype
+        self.fingerprint = fingerprint or target_fingerprint(model)  # of the weights as they came
+        if int8:
+            quantise_linears(model)
+        elif pack:
             pack_linears(model)
         config = model.config.get_text_config(decoder=True)
         self._vocab_size = int(config.vocab_size)
-        self._context_limit = int(getattr(config, "max_position_embeddings", None) or DEFAULT_CONTEXT_LIMIT)
+        self._context_limit = context_limit(model.config)
         self._weight_bytes = weight_bytes(model)
         self._embedding = model.get_input_embeddings()
         accepted = inspect.signature(model.forward).parameters
@@ -58,19 +75,26 @@ class TransformersModel:
     def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> TransformersModel:
         """Load a model from a local folder.
 
+        Args:
+            folder: Folder with config.json and safetensors.
+            device: Torch device.
+            dtype: Format of the weights; ``torch.int8`` for linear layers in 8 bit that compute in bf16.
+
         Raises:
             UserError: If the folder holds no readable model, or one that cannot be rolled back.
         """
         try:
-            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
-        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            refuse_unless_decoder(AutoConfig.from_pretrained(folder, local_files_only=True), str(folder))
+            fingerprint = _fingerprint_before(folder, dtype)
+            model = _read(folder, compute_dtype(dtype))
+        except _UNREADABLE as error:
             raise UserError(
                 f"{folder}: expected a folder with a causal language model (config.json and safetensors), got: "
                 f"{str(error).splitlines()[0] if str(error) else type(error).__name__}; check the path or fetch the "
                 "model again with `specpilot pull`"
             ) from error
         model.to(torch.device(device))  # type: ignore[arg-type]
-        return cls(model)
+        return cls(model, int8=dtype == torch.int8, fingerprint=fingerprint)
 
     @property
     def length(self) -> int:
@@ -99,6 +123,11 @@ class TransformersModel:
     @property
     def dtype(self) -> torch.dtype:
         return self._dtype
+
+    @property
+    def kv_name(self) -> str:
+        """What a stored KV belongs to: these weights in this format, computed by this engine."""
+        return f"transformers {self.fingerprint} {self._format}"
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], logits: Logits) -> torch.Tensor:
@@ -132,7 +161,7 @@ class TransformersModel:
     def export_kv(self, start: int, end: int) -> KVState:
         if not 0 <= start < end <= self._length:
             raise ValueError(f"expected a range within 0 to {self._length} (tokens in the cache), got {start} to {end}")
-        return KVState(self._cache.copy_out(start, end))
+        return self._cache.copy_out(start, end)
 
     @torch.inference_mode()
     def import_kv(self, states: Sequence[KVState], length: int) -> None:
@@ -160,37 +189,48 @@ class TransformersModel:
             torch.cuda.synchronize(self._device)
 
     def _measure_kv(self) -> int:
-        """Forward two tokens, roll one back: shows that it works, and what a token weighs."""
-        probe = int(self.model.config.get_text_config(decoder=True).pad_token_id == 0)  # a pad token would warn
-        self.forward([probe, probe], "last")
-        self.crop(1)
-        again = self.forward([probe], "last")
-        if self._cache.length != 2 or not bool(torch.isfinite(again).all()):
-            raise UserError(
-                f"{type(self.model).__name__} does not keep its sequence in a cache that can be rolled back: "
-                "speculative decoding needs a target of full attention with finite logits; choose another model"
-            )
-        size = sum(k.numel() * k.element_size() + v.numel() * v.element_size() for k, v in self._cache.copy_out(0, 1))
-        self.reset()
+        """Forward a token, a guess, roll back: shows that this works, and what a token weighs.
+
+        Raises:
+            UserError: If it does not.
+        """
+        pad = self.model.config.get_text_config(decoder=True).pad_token_id  # a pad token would warn
+        first, other, guess = [token for token in range(4) if token != pad][:3]
+        try:
+            self.forward([first, guess], "last")
+            self.crop(1)
+            again, held = self.forward([other], "last"), self._cache.length
+            size = self._cache.copy_out(0, 1).bytes
+            self.reset()
+            never = self.forward([first, other], "last")
+            self.reset()
+        except (AttributeError, IndexError, NotImplementedError, TypeError, ValueError) as error:
+            raise self._no_roll_back(f"{type(error).__name__}: {error}") from error
+        if held != 2:
+            raise self._no_roll_back(f"its cache held {held} tokens instead of 2")
+        if not bool(torch.isfinite(again).all()):
+            raise self._no_roll_back("its logits are not finite; where they are in another dtype, choose that")
+        tolerance = ROLL_BACK_TOLERANCE.get(self._dtype, LOW_PRECISION_TOLERANCE)
+        if not bool((again - never).abs().max() <= tolerance * (never.max() - never.min())):
+            raise self._no_roll_back("a token that was taken back still changes what follows")
         return size
 
+    def _no_roll_back(self, reason: str) -> UserError:
+        return UserError(
+            f"{type(self.model).__name__} does not keep its sequence in a cache that can be rolled back ({reason}): "
+            f"{ADVICE}"
+        )
 
-def refuse_unless_croppable(model: PreTrainedModel) -> None:
-    """Make sure that a model's state can be rolled back token by token.
 
-    Raises:
-        UserError: If the model is recurrent, has sliding-window layers, or is an encoder-decoder.
+def _read(folder: Path, dtype: torch.dtype | str) -> PreTrainedModel:
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    return model
+
+
+def _fingerprint_before(folder: Path, dtype: torch.dtype) -> str | None:
+    """The fingerprint where loading in ``dtype`` would change it; None where it can be taken from what was loaded.
+
+    The fingerprint rounds to bf16, so fp32 and bf16 copies of a weight agree. Through fp16 it is rounded twice, which
+    gives another value for one weight in sixteen: there it is taken from the weights as they lie in the file.
     """
-    name = type(model).__name__
-    advice = "choose a target of full attention (Llama, Qwen, SmolLM, GPT-2 and their like)"
-    config = model.config
-    if getattr(config, "is_encoder_decoder", False):
-        raise UserError(f"{name} is an encoder-decoder; expected a decoder-only model: {advice}")
-    if getattr(model, "_is_stateful", False):
-        raise UserError(f"{name} keeps a recurrent state, which cannot be rolled back after a rejected guess: {advice}")
-    for layer in DynamicCache(config=config).layers:
-        if type(layer) is not DynamicLayer:
-            kind = "sliding-window attention" if getattr(layer, "is_sliding", False) else type(layer).__name__
-            raise UserError(
-                f"{name} has layers with {kind}, whose cache forgets what a rejected guess would need back: {advice}"
-            )
+    return target_fingerprint(_read(folder, "auto")) if dtype == torch.float16 else None

@@ -103,20 +103,6 @@ def test_low_precision_gives_float32_logits(dtype: torch.dtype) -> None:
     assert model.kv_bytes_per_token == 3 * 2 * 2 * 8 * 2
 
 
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("mistral", {**SETTINGS, "sliding_window": 8}, "sliding-window"),
-    ("gemma3_text", {**SETTINGS, "pad_token_id": 0, "sliding_window": 8}, "sliding-window"),
-    ("mamba", {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 1}, "recurrent"),
-]
-
-
-@pytest.mark.parametrize(("family", "settings", "reason"), REFUSED)
-def test_models_that_cannot_roll_back_are_refused(family: str, settings: dict[str, Any], reason: str) -> None:
-    network = random_model(family, settings)
-    with pytest.raises(UserError, match=reason):
-        TransformersModel(network)
-
-
 def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="specpilot pull"):
         TransformersModel.load(tmp_path)
