@@ -36,7 +36,7 @@ from runtime.engine.transformers_model import TransformersModel
 from runtime.errors import UserError
 from runtime.live import LiveModels
 from runtime.loading import FileWork
-from runtime.memory.base import Loaded
+from runtime.memory.base import Job, Loaded, ReadKV, WriteKV
 from runtime.memory.kv_tree import BLOCK_TOKENS, KVTree, Node
 from runtime.memory.loader import ThreadLoader
 from runtime.profile import Curve, DraftCost, Profile
@@ -171,6 +171,13 @@ def middle(sweeps: Sequence[Profile]) -> Profile:
     )
 
 
+def _through(loader: ThreadLoader, job: Job) -> None:
+    """Do a job as a session does: by the loader's thread, waiting for it."""
+    loader.start(job)
+    loader.wait(job)
+    loader.poll()
+
+
 class Bench:
     """What is measured, one method a cost. The target's sequence is used up.
 
@@ -232,9 +239,12 @@ class Bench:
         nodes = self._blocks(max(sizes))
         with TemporaryDirectory(prefix="specpilot-") as folder:
             disk = KVFolder(Path(folder), self.target.kv_name, self.target.device)
-            parts = {size: nodes[: size // BLOCK_TOKENS] for size in sizes}
-            save = self._timed({size: partial(disk.write, part) for size, part in parts.items()})
-            return self._timed({size: partial(disk.read, part) for size, part in parts.items()}), save
+            loader = ThreadLoader(FileWork((), disk=disk), prepare=load_with_one_thread)
+            parts = {size: tuple(nodes[: size // BLOCK_TOKENS]) for size in sizes}
+            save = self._timed({size: partial(_through, loader, WriteKV(part)) for size, part in parts.items()})
+            load = self._timed({size: partial(_through, loader, ReadKV(part)) for size, part in parts.items()})
+            loader.close()
+            return load, save
 
     def round_overhead_s(self) -> float:
         """A plain round of the live decoder, less the verifying itself."""
