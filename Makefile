@@ -17,16 +17,19 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint format bench clean
+.PHONY: help train test test-exact lint format bench bench-memory clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 train: $(STAMP)  ## train, evaluate and export a policy; Hydra overrides in ARGS="..."
 	$(PY) train.py $(ARGS)
 
 test: $(STAMP)  ## the tests without the slow ones; pytest arguments in ARGS="..."
 	$(PY) -m pytest $(ARGS)
+
+test-exact: $(STAMP)  ## 50,000 tokens of the real target under random decisions against plain decoding: an hour
+	$(PY) -m benchmarks.exactness $(ARGS)
 
 lint: $(STAMP)  ## ruff and mypy
 	$(PY) -m ruff check
@@ -39,6 +42,9 @@ format: $(STAMP)  ## rewrite the sources in the project's format
 
 bench: $(STAMP)  ## the benchmarks; arguments in ARGS="..."
 	$(PY) -m benchmarks.run $(ARGS)
+
+bench-memory: $(STAMP)  ## memory held against the budget, and over 500 loads; arguments in ARGS="..."
+	$(PY) -m benchmarks.memory $(ARGS)
 
 clean:  ## remove build products and caches; .venv and outputs stay
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,7 +2,7 @@
 
 glibc serves large blocks by ``mmap`` and returns them when they are freed, but it raises the size that counts as large
 to that of any such block that is freed, up to 32 MiB. Soon every tensor lies in an arena, and an evicted draft's memory
-stays with the process: measured, two drafts' worth is held where one is counted. A low limit for the whole process
+stays with the process: measured, 1.6 drafts' worth was held after all were evicted. A low limit for the whole process
 would cure that, and cost 30% of a long prefill, whose activations would be mapped anew in every layer. So only what
 stays for long is allocated under the low limit.
 """
