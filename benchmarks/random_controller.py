@@ -34,7 +34,7 @@ class RandomController:
         seed: int,
         keep: float = 0.85,
         plain: float = 0.1,
-        prefetch: float = 0.2,
+        prefetch: float = 0.08,
         wait: float = 0.01,
     ) -> None:
         self._codec = ActionCodec(len(drafts))

@@ -201,7 +201,7 @@ class DecodeSession:
     def _decode(self, decision: Decision, illegal: int, started_s: float) -> Outcome:
         stall_s = 0.0
         if decision.wait and decision.draft is not None and not self.memory.resident(decision.draft):
-            there = self.memory.load_now(decision.draft, decision.victim, started_s)
+            there = self.memory.load_now(decision.draft, decision.victim, started_s, self._forget_evicted)
             self._take_arrivals()
             stall_s = self.clock.now_s() - started_s
             if not there:
@@ -282,6 +282,9 @@ class DecodeSession:
 
     def _take_arrivals(self) -> None:
         self.memory.poll()
+        self._forget_evicted()
+
+    def _forget_evicted(self) -> None:
         for draft in self.memory.evicted:
             self.decoder.forget_draft(draft)
         self.memory.evicted.clear()

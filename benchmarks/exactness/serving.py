@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -42,11 +44,13 @@ class Pressure:
     Attributes:
         drafts: Choices of how many of the largest draft fit.
         kv_tokens: Fewest and most tokens of the target's KV that fit beside them.
+        disk_tokens: Choices of how many tokens' KV fits on disk.
         wait: Chance that a round stalls for a draft that is not resident.
     """
 
     drafts: tuple[int, ...] = (1, 2, 4)
     kv_tokens: tuple[int, int] = (500, 2000)
+    disk_tokens: tuple[int, ...] = (0, 1000, 4000)
     wait: float = 0.01
 
 
@@ -257,7 +261,8 @@ def budget_of(models: LiveModels, drafts: int, kv_tokens: int) -> MemoryConfig:
 
 def random_memory(models: LiveModels, pressure: Pressure, rng: random.Random) -> MemoryConfig:
     """A budget that forces evictions."""
-    return budget_of(models, rng.choice(pressure.drafts), rng.randint(*pressure.kv_tokens))
+    memory = budget_of(models, rng.choice(pressure.drafts), rng.randint(*pressure.kv_tokens))
+    return dataclasses.replace(memory, disk_bytes=rng.choice(pressure.disk_tokens) * memory.kv_bytes_per_token)
 
 
 def run(
@@ -282,12 +287,28 @@ def run(
         report: Gets the number of tokens compared so far.
         pressure: How little memory there is.
     """
+    with tempfile.TemporaryDirectory(prefix="specpilot-") as folder:
+        return _run(models, sets, tokens, seed, margin, traced, report, pressure, Path(folder))
+
+
+def _run(
+    models: LiveModels,
+    sets: Sequence[tuple[str, TraceSet]],
+    tokens: int,
+    seed: int,
+    margin: float | None,
+    traced: bool,
+    report: Report,
+    pressure: Pressure,
+    kv_folder: Path,
+) -> Tally:
+    """As ``run``, with stored KV of all sessions in one folder."""
     tally, rng, costs = Tally(), random.Random(seed), nominal_costs(models.zoo)
     timer, streams = ForwardTimer(models.target), random_streams(sets, seed)
     checker = Checker(models.target, traced, tally)
     while tally.tokens < tokens:
         memory, interval = random_memory(models, pressure, rng), rng.choice((1, 2, 4))
-        with open_session(models, memory, costs, KV_RESERVE_TOKENS, interval, margin) as session:
+        with open_session(models, memory, costs, KV_RESERVE_TOKENS, interval, margin, kv_folder) as session:
             controller = RandomController(session.drafts, rng.getrandbits(32), wait=pressure.wait)
             for stream in (next(streams) for _ in range(STREAMS_PER_SESSION)):
                 texts = serve(session, controller, [item.request for item in stream], timer, tally)

@@ -31,6 +31,9 @@ class Difference(NamedTuple):
     prompt_tokens: int
 
 
+KV_COUNTERS = ("kv_hit_tokens", "kv_disk_tokens")
+
+
 @dataclass
 class Tally:
     """Running totals. Times in seconds.
@@ -60,6 +63,7 @@ class Tally:
     evictions: int = 0
     reused_requests: int = 0
     kv_hit_tokens: int = 0
+    kv_disk_tokens: int = 0
     waits: int = 0
     swaps: int = 0
     illegal: int = 0
@@ -78,7 +82,7 @@ class Tally:
     def close_session(self, counters: Counters) -> None:
         """Take in the totals of a session that ends."""
         self.sessions += 1
-        for name in ("committed", "rounds", "drafted", "accepted", "loads", "evictions", "kv_hit_tokens", "illegal"):
+        for name in ("committed", "rounds", "drafted", "accepted", "loads", "evictions", *KV_COUNTERS, "illegal"):
             setattr(self, name, getattr(self, name) + getattr(counters, name))
 
     def of_kind(self, kind: str) -> list[Difference]:
@@ -116,7 +120,7 @@ class Tally:
             f"rounds            {self.rounds:,}, drafted {self.drafted:,}, accepted {self.accepted:,}, "
             f"swaps {self.swaps:,}, waits {self.waits:,}",
             f"memory            {self.loads:,} loads, {self.evictions:,} evictions, {self.kv_hit_tokens:,} tokens from "
-            f"stored KV in {self.reused_requests:,} requests",
+            f"stored KV in {self.reused_requests:,} requests, {self.kv_disk_tokens:,} of them from disk",
             f"guard             {self.guard_forwards:,} forwards, {self.guards_per_1000:.2f} per 1,000 tokens, "
             f"{self.guard_s:.1f} s of {self.serving_s:.1f} s ({self.guard_share:.2%})",
             f"controls          {self.controls} requests decoded plain twice, {len(self.of_kind('repeat'))} unlike "

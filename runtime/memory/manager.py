@@ -156,12 +156,16 @@ class MemoryManager:
         self.loader.start(draft)
         return True
 
-    def load_now(self, draft: int, victim: Victim, now_s: float) -> bool:
-        """Load and stall until the draft is resident. False if it cannot be had."""
+    def load_now(self, draft: int, victim: Victim, now_s: float, forget: Callable[[], None] = lambda: None) -> bool:
+        """Load and stall until the draft is resident. False if it cannot be had.
+
+        ``forget`` is called before the wait: whoever still refers to what was evicted lets go of it.
+        """
         if self.states[draft].residency is Residency.STORED and not (
             self.could_ever_fit(draft) and self.prefetch(draft, victim, None, now_s)
         ):
             return False
+        forget()
         if self.loading(draft):
             self.loader.wait(draft)
             self.poll()

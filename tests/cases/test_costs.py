@@ -10,10 +10,12 @@ import pytest
 from envs.world import ReplayWorld
 from runtime import timing
 from runtime.control.rakv_asd import RakvAsdController
-from runtime.core import GAMMAS, PLAIN, Decision, Outcome, Phase
+from runtime.core import GAMMAS, PLAIN, Decision, MemoryConfig, Outcome, Phase, Request
+from runtime.live import open_models, open_session
 from runtime.profile import CostModel, Curve, DraftCost
 from runtime.session import DecodeSession
 from tests.factories import NAMES, make_profile, make_traces, make_world
+from tests.tiny_zoo import TinyZoo
 
 CODE = 0
 
@@ -135,7 +137,7 @@ class Device:
 def test_timing_waits_for_the_device_on_both_sides_and_discards_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """pytorch #27902: times without synchronising, or with the first runs in them, misled."""
     device = Device()
-    monkeypatch.setattr(timing.time, "perf_counter", device.perf_counter)
+    monkeypatch.setattr(timing, "time", device)
 
     def leave_work_behind(_: int) -> None:
         device.queued_s += 100.0
@@ -145,10 +147,36 @@ def test_timing_waits_for_the_device_on_both_sides_and_discards_the_warm_up(monk
     assert found[1] == (1.0, 0.0)
 
 
+def test_every_step_of_a_session_is_timed_with_the_device_at_rest(
+    tiny_zoo: TinyZoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pytorch #27902: the clock of a real session asks the target's device to finish before it reads the time."""
+    models = open_models(tiny_zoo.zoo, threads=1)
+    waited = 0
+
+    def wait() -> None:
+        nonlocal waited
+        waited += 1
+
+    monkeypatch.setattr(models.target, "synchronize", wait)
+    costs = CostModel(make_profile(tiny_zoo.zoo.draft_names), tiny_zoo.zoo.draft_names)
+    with open_session(models, MemoryConfig(1 << 20), costs, 64, 4) as session:
+        session.start([Request("r", (5, 17, 3), 4)])
+        for _ in range(3):
+            before = waited
+            session.advance(PLAIN)
+            assert waited >= before + 2  # at the beginning and at the end
+
+
 def test_the_first_runs_do_not_count_even_as_outliers(monkeypatch: pytest.MonkeyPatch) -> None:
     device, seen = Device(), list[list[float]]()
     median_of = timing.median_of
-    monkeypatch.setattr(timing.time, "perf_counter", device.perf_counter)
-    monkeypatch.setattr(timing, "median_of", lambda samples: (seen.append(samples), median_of(samples))[1])
+    monkeypatch.setattr(timing, "time", device)
+
+    def watching(samples: list[float]) -> timing.Timed:
+        seen.append(samples)
+        return median_of(samples)
+
+    monkeypatch.setattr(timing, "median_of", watching)
     timing.timed({1: device.work}, 6, device.synchronize)
     assert seen == [[1.0] * 6]

@@ -13,10 +13,8 @@ from agents.setup import memory_budget
 from benchmarks.exactness.serving import Checker
 from benchmarks.exactness.tally import Tally
 from envs.workload import Item
-from runtime.core import GAMMAS, DraftSpec, MemoryConfig, Request, Victim
+from runtime.core import GAMMAS, MemoryConfig, Request, Victim
 from runtime.decoding.greedy import verify
-from runtime.decoding.live import LiveDecoder
-from runtime.engine.kv_cache import FIRST_CAPACITY
 from runtime.memory.base import Job
 from runtime.memory.manager import MemoryManager
 from tests.factories import HandLoader, make_costs, make_memory_config, make_specs, make_traces
@@ -90,17 +88,6 @@ def test_nothing_holds_a_draft_that_was_given_up() -> None:
     assert net() is None and weight() is None
     served = serve(session, [request(8)], guess(0, 2))  # it comes back from its file
     assert text(served[0]) == plain_text()[:8] and session.memory.resident(0)
-
-
-def test_a_draft_within_its_limit_stays_in_its_reserve() -> None:
-    """vllm #9995: what a draft's KV holds, and what its buffers take, against what was reserved."""
-    reserve = FIRST_CAPACITY // 2
-    live = LiveDecoder(target(), (DraftSpec("always", 1000, context_limit=reserve),))
-    live.begin(request(reserve), 0, ())
-    payload = draft("always")
-    while not live.ended():
-        live.round(0, payload, max(GAMMAS), 0.0)
-    assert live._models[0].seen <= reserve
 
 
 # -- the control of exactness ------------------------------------------------------------------------------------------

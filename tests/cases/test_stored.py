@@ -47,13 +47,13 @@ def test_stored_blocks_are_those_of_plain_decoding(draft: int, gamma: int) -> No
 
 @pytest.mark.parametrize(("draft", "gamma"), [(NEVER, 8), (SOMETIMES, 4)])
 def test_what_follows_on_a_stored_answer_is_plain_too(draft: int, gamma: int) -> None:
-    """vllm #43559, #18668: text behind a prefix that was stored while guesses were rejected. All of it is reused."""
+    """vllm #43559, #18668: text behind a prefix that was stored while guesses were rejected."""
     asked = whole_blocks()
     answer = plain_text(ANSWER, asked.prompt_ids)
     follow_up = Request("next", (*asked.prompt_ids, *answer, 3, 1, 4), 12)
     long = Request("long", follow_up.prompt_ids, 36)
     session, _ = open_tiny()
     served = serve(session, [asked, follow_up, long, long], guess(draft, gamma))
-    assert [outcomes[0].reused_tokens for outcomes in served] == [0, N, 66, 66]
+    assert [outcomes[0].reused_tokens for outcomes in served] == [0, N, 2 * N, len(long.prompt_ids) - 1]
     for request, outcomes in zip((follow_up, long, long), served[1:], strict=True):
         assert text(outcomes) == plain_text(request.max_new_tokens, request.prompt_ids)
