@@ -109,7 +109,24 @@ class Bench:
             if len(set(tokens.values())) != 1:
                 raise AssertionError(f"{case}: the ways to the first token disagree: {tokens}")
         seconds = {place: statistics.median(values[1:]) for place, values in times.items()}
-        return Result(*case, seconds["bypass"], seconds["memory"], seconds["disk"], choice["memory"], choice["disk"])
+        wins = {
+            place: sum(
+                reused < bypassed for reused, bypassed in zip(times[place][1:], times["bypass"][1:], strict=True)
+            )
+            for place in PLACES
+        }
+        return Result(
+            prefix=case.prefix,
+            question=case.question,
+            bypass_s=seconds["bypass"],
+            memory_s=seconds["memory"],
+            disk_s=seconds["disk"],
+            reuses_memory=choice["memory"],
+            reuses_disk=choice["disk"],
+            memory_wins=wins["memory"],
+            disk_wins=wins["disk"],
+            rounds=rounds,
+        )
 
     def _admit(self, case: Case, place: str, times: dict[str, list[float]], choice: dict[str, bool]) -> int:
         prompt = (*self.text[: case.prefix], *self.text[-case.question :])
@@ -216,7 +233,8 @@ def main() -> None:
     right = sum(choice.right for choice in choices)
     print(
         f"RAKV-ASD chooses the side with the lower median in {right} of {len(choices)} cases "
-        f"({right / len(choices):.1%}); where one side is faster in 7 rounds of 8, in {sum(clear)} of {len(clear)} ({sum(clear) / len(clear):.1%})"
+        f"({right / len(choices):.1%}); where one side is faster in 7 rounds of 8, in {sum(clear)} of {len(clear)} "
+        f"({sum(clear) / max(len(clear), 1):.1%})"
     )
     print(f"report: {options.out}")
 
