@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from runtime.core import GAMMAS, STOP_LEVELS
 from runtime.decoding.drafters.lookup import LookupDrafter
-from runtime.session import EVIDENCE_DECAY
+from runtime.state import EVIDENCE_DECAY
 
 Floats = npt.NDArray[np.float32]
 BINS = 11

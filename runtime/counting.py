@@ -65,6 +65,23 @@ def count_tokens(total: Counters, tally: Tally, outcome: Outcome, generated: int
         raise RuntimeError(f"the request's text has {generated} tokens, its steps committed {tally.committed}: {tally}")
 
 
+def count_costs(total: Counters, outcome: Outcome) -> None:
+    """Add what a step cost, and what stored KV did."""
+    if outcome.round is not None:
+        total.rounds += 1
+        total.guard_forwards += outcome.round.guard_forwards
+    if outcome.kv is not None:
+        total.kv_disk_tokens += outcome.kv.disk_tokens
+        total.kv_saved_s += outcome.kv.saved_s
+        total.kv_retained_bytes += outcome.kv.retained_bytes
+    total.cancelled += outcome.cancelled
+    total.seconds += outcome.seconds
+    total.stall_s += outcome.stall_s
+    total.kv_hit_tokens += outcome.reused_tokens
+    total.prefill_tokens += outcome.prefill_tokens
+    total.illegal += outcome.illegal
+
+
 def _refuse_unless_balanced(what: str, books: Counters | Tally) -> None:
     parts = books.admitted + books.accepted + books.corrections
     if books.committed != parts or books.drafted < books.accepted:

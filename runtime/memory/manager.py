@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from runtime.core import DraftSpec, MemoryConfig, Victim
+from runtime.core import Counters, DraftSpec, MemoryConfig, Victim
 from runtime.memory.base import KVDisk, Loaded, Loader, ReadKV, WriteKV
 from runtime.memory.kv_store import Hold, KVStore, Match
 from runtime.memory.kv_tree import BLOCK_TOKENS, Node, Tier
@@ -119,6 +119,11 @@ class MemoryManager:
         state.uses = self._recent_uses(state, now_s) + 1.0
         state.last_used_s = now_s
         state.used_since_load = True
+
+    def count(self, total: Counters) -> None:
+        """Write what memory did into the totals of a session."""
+        total.loads, total.wasted_loads = self.loads, self.wasted_loads
+        total.evictions, total.peak_budget_bytes = self.evictions, self.peak_bytes
 
     def poll(self) -> list[int]:
         """Take in finished loads. Returns the drafts that became resident."""

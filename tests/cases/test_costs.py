@@ -82,7 +82,7 @@ def test_measured_costs_decide_whether_to_guess(step_s: float, verify_s: float, 
     """llama.cpp #25908: a high acceptance does not mean that guessing pays."""
     world = world_of(step_s, verify_s)
     session = begun(world)
-    session._acceptance[CODE] = 0.9
+    session._evidence.acceptance[CODE] = 0.9
     controller = RakvAsdController(len(NAMES), CODE, world.costs)
     assert (controller.best_gamma(session.observe()) > 0) is pays
 

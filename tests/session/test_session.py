@@ -130,7 +130,7 @@ def test_rakv_breaks_even_where_acceptance_equals_the_cost_ratio() -> None:
     session.advance(PLAIN)
     break_even = costs.forward_s(2, 100) / costs.plain_s(100) + float(costs.step_ratios[0]) - 1.0
     for acceptance, speculates in ((break_even - 0.01, False), (break_even + 0.3, True)):
-        session._acceptance[0] = acceptance
+        session._evidence.acceptance[0] = acceptance
         observation = session.observe()
         catch_up = float(observation.per_draft("catch_up_cost")[0])
         if not speculates:
