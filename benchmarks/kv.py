@@ -98,7 +98,7 @@ class Bench:
     def keep(self, tokens: int) -> None:
         """Store the KV of the first tokens of the text, in memory and on disk."""
         self._serve(self.text[: tokens + 1], Decision(), retain=True)
-        self.session.memory.flush()
+        self.session.memory.prefixes.flush()
 
     def measure(self, case: Case, rounds: int) -> Result:
         """One prompt in all ways, in turn."""

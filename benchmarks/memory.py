@@ -85,7 +85,6 @@ def load_and_evict(mark: Mark, folder: Path, names: tuple[str, ...], cycles: int
             manager.make_room(manager.free_bytes + 1, Victim.DRAFTS, None, 0.0)
         if not manager.load_now(draft, Victim.DRAFTS, 0.0):
             raise UserError(f"draft '{zoo.drafts[draft].name}' cannot be loaded: {manager.states[draft].failed}")
-        manager.evicted.clear()
         mark("loaded", draft=zoo.drafts[draft].name, bytes=manager.payload(draft).weight_bytes)
     manager.make_room(manager.free_bytes + 1, Victim.DRAFTS, None, 0.0)
     mark("evicted")

@@ -20,6 +20,9 @@ GAMMAS: tuple[int, ...] = (1, 2, 4, 8)
 STOP_LEVELS: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6)
 """Calibrated probability that a guess is reached and accepted, below which a draft stops guessing: off … high."""
 
+BLOCK_TOKENS = 32
+"""Tokens of a block of stored KV. What is left of a text behind its last whole block is not stored."""
+
 DEFAULT_DECISION_INTERVAL = 4
 """Rounds between two decisions about prefetching."""
 
@@ -214,6 +217,7 @@ class Outcome:
         tokens: Token ids committed in this step.
         prefill_tokens: Prompt tokens really forwarded (ADMIT).
         reused_tokens: Prompt tokens taken from a stored prefix (ADMIT).
+        guard_forwards: Forwards of a whole prompt that re-decided a near-tie behind a stored prefix (ADMIT).
         illegal: Parts of the decision that were not legal and fell back.
         request_finished: The COMPLETE step of a request.
         stream_finished: Nothing is left to do.
@@ -230,6 +234,7 @@ class Outcome:
     tokens: tuple[int, ...] = ()
     prefill_tokens: int = 0
     reused_tokens: int = 0
+    guard_forwards: int = 0
     illegal: int = 0
     request_finished: bool = False
     stream_finished: bool = False

@@ -74,6 +74,7 @@ def count_costs(total: Counters, outcome: Outcome) -> None:
         total.kv_disk_tokens += outcome.kv.disk_tokens
         total.kv_saved_s += outcome.kv.saved_s
         total.kv_retained_bytes += outcome.kv.retained_bytes
+    total.guard_forwards += outcome.guard_forwards
     total.cancelled += outcome.cancelled
     total.seconds += outcome.seconds
     total.stall_s += outcome.stall_s

@@ -34,7 +34,7 @@ def legal_mask(state: State, memory: MemoryManager, decoder: Decoder, codec: Act
         mask[offsets[3] + 1] = state.match.tokens > 0
         room_needed |= state.match.disk_tokens > 0
     elif state.phase is Phase.COMPLETE:
-        mask[offsets[3] + 1] = may = memory.retainable(decoder.stored_tokens()) > 0
+        mask[offsets[3] + 1] = may = memory.prefixes.retainable(decoder.stored_tokens()) > 0
         room_needed |= may
     if room_needed:
         mask[offsets[4] + 1] = kv = memory.kv.evictable

@@ -17,12 +17,12 @@ from runtime.core import MemoryConfig
 from runtime.decoding.clock import WallClock
 from runtime.decoding.live import LiveDecoder
 from runtime.engine.dtypes import parse_dtype
-from runtime.engine.kv_folder import KVFolder
 from runtime.engine.loaded_draft import load_with_one_thread
 from runtime.engine.sources import resolve_first
 from runtime.engine.tokenizers import load_tokenizer, refuse_unless_model_has_rows, refuse_unless_same_tokenizer
 from runtime.engine.transformers_model import TransformersModel
 from runtime.errors import UserError
+from runtime.kv_folder import KVFolder
 from runtime.loading import FileWork
 from runtime.memory.loader import ThreadLoader
 from runtime.memory.manager import MemoryManager
@@ -155,11 +155,10 @@ def open_session(
     topic = TopicPredictor.load(zoo.folder / zoo.topic, zoo.draft_names) if zoo.topic else None
     decoder = LiveDecoder(models.target, specs, topic, margin, models.text)
     manager = MemoryManager(memory, specs, loader, costs, disk)
-    manager.kv.adopt()
+    clock = WallClock(models.target.synchronize)
+    manager.prefixes.adopt(clock.now_s())
     try:
-        yield DecodeSession(
-            decoder, manager, WallClock(models.target.synchronize), costs, topic, SessionConfig(decision_interval)
-        )
-        manager.flush()
+        yield DecodeSession(decoder, manager, clock, costs, topic, SessionConfig(decision_interval))
+        manager.prefixes.flush()
     finally:
         loader.close()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.engine.kv_folder import KVFolder
 from runtime.engine.loaded_draft import load_draft
 from runtime.errors import UserError
+from runtime.kv_folder import KVFolder
 from runtime.memory.base import Job, ReadKV, WriteKV
 from runtime.zoo import Zoo
 

@@ -24,20 +24,20 @@ import numpy as np
 from tqdm import tqdm
 
 from runtime.bundle import library_versions
-from runtime.core import Request
+from runtime.core import BLOCK_TOKENS, Request
 from runtime.decoding.drafters.lookup import LookupDrafter
 from runtime.decoding.drafters.model import ModelDrafter
 from runtime.decoding.greedy import verify
 from runtime.decoding.live import LiveDecoder
-from runtime.engine.kv_folder import KVFolder
 from runtime.engine.kv_state import KVState
 from runtime.engine.loaded_draft import LoadedDraft, load_with_one_thread
 from runtime.engine.transformers_model import TransformersModel
 from runtime.errors import UserError
+from runtime.kv_folder import KVFolder
 from runtime.live import LiveModels
 from runtime.loading import FileWork
 from runtime.memory.base import Job, Loaded, ReadKV, WriteKV
-from runtime.memory.kv_tree import BLOCK_TOKENS, KVTree, Node
+from runtime.memory.kv_tree import KVTree, Node
 from runtime.memory.loader import ThreadLoader
 from runtime.profile import Curve, DraftCost, Profile
 from runtime.timing import WARM_UP, Timed, curve, median_of, timed

@@ -16,6 +16,7 @@ from runtime.control.action import ActionCodec, BoolMask
 from runtime.control.observation import Observation
 from runtime.control.topic import TopicPredictor
 from runtime.core import (
+    BLOCK_TOKENS,
     DEFAULT_DECISION_INTERVAL,
     STOP_LEVELS,
     Counters,
@@ -31,9 +32,8 @@ from runtime.counting import Tally, count_costs, count_tokens
 from runtime.decoding.base import Clock, Decoder
 from runtime.decoding.stopping import CancelFlag, Cancellable, Cancelled
 from runtime.legality import legal_mask, sanitised
-from runtime.memory.kv_store import Match
-from runtime.memory.kv_tree import BLOCK_TOKENS
 from runtime.memory.manager import MemoryManager
+from runtime.memory.prefixes import Reused
 from runtime.observer import Observer
 from runtime.profile import CostModel
 from runtime.state import Evidence, State
@@ -85,6 +85,8 @@ class DecodeSession:
         self._observer = Observer(memory, decoder, costs, topic)
         self._observed: BoolMask | None = None
         self.kv = KVRecord("")
+        self._last_draft: int | None = None
+        memory.on_evict = decoder.forget_draft
         if not any(memory.could_ever_fit(i) for i, d in enumerate(self.drafts) if d.loadable):
             smallest = min((d.bytes for d in self.drafts if d.loadable), default=0)
             LOGGER.warning(
@@ -103,12 +105,16 @@ class DecodeSession:
         return self._admit_next()
 
     def expect(self, request: Request) -> bool:
-        """A request will come: start to bring its stored prefix from disk. Returns whether there was need."""
-        return self.memory.expect(request.prompt_ids, Victim.KV, self.clock.now_s())
+        """A request will come: start to bring its stored prefix from disk. Returns whether there was need.
+
+        The draft of the last round stays. What was observed before may have changed.
+        """
+        self._observed = None
+        return self.memory.prefixes.expect(request.prompt_ids, Victim.KV, self._last_draft, self.clock.now_s())
 
     def observe(self) -> Observation:
         """What is to be decided now, and what is known for it."""
-        self._take_arrivals()
+        self.memory.poll()
         self._observed = self._mask()
         vector = self._observer.vector(self._state, self._evidence, self.counters.committed)
         return Observation(self._state.phase, vector, self._observed)
@@ -117,7 +123,7 @@ class DecodeSession:
         """Carry a decision out. Illegal parts fall back (never to a stall) and are counted."""
         if self._state.request is None:
             raise RuntimeError("advance() without a request: call start() with at least one request first")
-        self._take_arrivals()
+        self.memory.poll()
         mask = self._mask() if self._observed is None else self._observed
         legal, illegal = sanitised(decision, mask, self._state, self.codec)
         self._observed = None
@@ -154,50 +160,50 @@ class DecodeSession:
     # -- the three phases ----------------------------------------------------------------------------------------
 
     def _admit(self, decision: Decision, illegal: int, started_s: float) -> Outcome:
-        request, usable = self._current(), self._state.match
-        match = self.memory.reuse(usable, decision.victim, started_s) if decision.kv else Match()
-        self._take_arrivals()
-        wait_s = self.clock.now_s() - started_s if usable.disk_tokens and decision.kv else 0.0
+        request, prefixes = self._current(), self.memory.prefixes
+        used = prefixes.reuse(self._state.match, decision.victim, started_s) if decision.kv else Reused()
+        wait_s = self.clock.now_s() - started_s if used.waited else 0.0
         self._prefetch(decision, keep=None)
         try:
-            prefill = self.decoder.begin(request, match.tokens, [node.payload for node in match.path])
+            prefill = self.decoder.begin(request, used.match.tokens, used.payloads)
         finally:
-            self.memory.settle()
+            prefixes.settle()
         self._state.generated = 1
         self._note_end()
         seconds, whole_s = self.clock.now_s() - started_s, self.costs.prefill_s(len(request.prompt_ids), 0)
         self.counters.ttft_s.append(seconds)
         self.kv = KVRecord(
             request.request_id,
-            usable.tokens,
-            prefill.reused_tokens,
-            max(0, prefill.reused_tokens - (usable.tokens - usable.disk_tokens)),
-            wait_s,
-            seconds,
-            whole_s - seconds if prefill.reused_tokens else 0.0,
+            usable_tokens=self._state.match.tokens,
+            reused_tokens=prefill.reused_tokens,
+            disk_tokens=used.disk_tokens,
+            wait_s=wait_s,
+            admit_s=seconds,
+            saved_s=whole_s - seconds if used.match.tokens else 0.0,
         )
         return Outcome(
             Phase.ADMIT,
             decision,
             seconds,
             whole_s,
+            wait_s,
             tokens=(prefill.token,),
             prefill_tokens=prefill.prefill_tokens,
             reused_tokens=prefill.reused_tokens,
+            guard_forwards=prefill.guard_forwards,
             illegal=illegal,
         )
 
     def _decode(self, decision: Decision, illegal: int, started_s: float) -> Outcome:
         stall_s = 0.0
         if decision.wait and decision.draft is not None and not self.memory.resident(decision.draft):
-            there = self.memory.load_now(decision.draft, decision.victim, started_s, self._forget_evicted)
-            self._take_arrivals()
+            there = self.memory.load_now(decision.draft, decision.victim, started_s)
             stall_s = self.clock.now_s() - started_s
             if not there:
                 decision = decision._replace(draft=None, gamma=0)
         self._prefetch(decision, keep=decision.draft)
         context = self._state.context
-        payload = None
+        payload, self._last_draft = None, decision.draft
         if decision.draft is not None:
             self.memory.touch(decision.draft, started_s)
             payload = self.memory.payload(decision.draft)
@@ -207,7 +213,8 @@ class DecodeSession:
         self._note_end()
         if decision.draft is not None:
             matches = done.accepted + done.scored[0]
-            positions = min(done.drafted, done.accepted + 1) + done.scored[1]
+            rejected = done.drafted > done.accepted and len(done.tokens) > done.accepted  # no stop string cut it
+            positions = done.accepted + rejected + done.scored[1]
             self._evidence.note(decision.draft, matches, positions, done.confidence, self.counters.committed)
         plain_s = sum(self.costs.plain_s(context + i) for i in range(len(done.tokens)))
         return Outcome(
@@ -218,7 +225,7 @@ class DecodeSession:
         record = self.kv
         if decision.kv:
             copy = partial(self.decoder.store, piece=BLOCK_TOKENS)
-            kept = self.memory.retain(self.decoder.stored_tokens(), copy, decision.victim, started_s)
+            kept = self.memory.prefixes.retain(self.decoder.stored_tokens(), copy, decision.victim, started_s)
             record.retained_tokens = kept
             record.retained_bytes = kept * self.memory.config.kv_bytes_per_token
         seconds = record.retain_s = self.clock.now_s() - started_s
@@ -256,7 +263,7 @@ class DecodeSession:
             self._state.request, self._cancelled.raised = request, False
         if request is None:
             return False
-        self._state.admit(request, self.memory.admit(request.prompt_ids))
+        self._state.admit(request, self.memory.prefixes.admit(request.prompt_ids))
         self.kv = KVRecord(request.request_id)
         return True
 
@@ -266,22 +273,12 @@ class DecodeSession:
     def _note_end(self) -> None:
         self._state.phase = Phase.COMPLETE if self.decoder.ended() else Phase.DECODE
 
-    def _take_arrivals(self) -> None:
-        self.memory.poll()
-        self._forget_evicted()
-
-    def _forget_evicted(self) -> None:
-        for draft in self.memory.evicted:
-            self.decoder.forget_draft(draft)
-        self.memory.evicted.clear()
-
     def _prefetch(self, decision: Decision, keep: int | None) -> None:
         if self._state.may_prefetch:
             self._state.since_decision = 0
         self._state.since_decision += self._state.phase is Phase.DECODE
         if decision.prefetch is not None:
             self.memory.prefetch(decision.prefetch, decision.victim, keep, self.clock.now_s())
-            self._take_arrivals()
 
     def _count(self, outcome: Outcome) -> None:
         if outcome.phase is Phase.ADMIT:

@@ -65,10 +65,10 @@ class HandLoader:
     def start(self, job: Job) -> None:
         self.running.append(job)
 
-    def finish(self, error: str | None = None) -> None:
-        """Finish the oldest load."""
+    def finish(self, error: str | None = None, good: int | None = None) -> None:
+        """Finish the oldest job; of blocks that are read only the first ``good`` can be used."""
         job = self.running.pop(0)
-        payload: object = [object() for _ in job.nodes] if isinstance(job, ReadKV) else object()
+        payload: object = [object() for _ in job.nodes][:good] if isinstance(job, ReadKV) else object()
         self.done.append(Loaded(job, None if error else payload, 0.1, error))
 
     def poll(self) -> list[Loaded]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from runtime.control.action import ActionCodec
 from runtime.control.observation import Observation
 from runtime.control.rules import background, speculate
-from runtime.core import GAMMAS, Decision, Outcome, Phase
-from runtime.memory.kv_tree import BLOCK_TOKENS
+from runtime.core import BLOCK_TOKENS, GAMMAS, Decision, Outcome, Phase
 from runtime.profile import CostModel
 
 

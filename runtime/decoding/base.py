@@ -9,11 +9,19 @@ from runtime.core import Request, Round
 
 
 class Prefill(NamedTuple):
-    """Result of ``Decoder.begin``. ``token`` is the first committed token."""
+    """Result of ``Decoder.begin``.
+
+    Attributes:
+        token: The first committed token.
+        prefill_tokens: Prompt tokens that were forwarded.
+        reused_tokens: Prompt tokens that were taken from a stored prefix.
+        guard_forwards: 1 if a near-tie behind the prefix made the whole prompt be forwarded after all.
+    """
 
     token: int
     prefill_tokens: int
     reused_tokens: int
+    guard_forwards: int = 0
 
 
 class Clock(Protocol):

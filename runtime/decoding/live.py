@@ -101,7 +101,7 @@ class LiveDecoder:
             raise Cancelled
         self._commit([token])
         self._sync_lookups()
-        return Prefill(token, forwarded, reuse_tokens if forwarded < len(prompt) else 0)
+        return Prefill(token, forwarded, reuse_tokens if forwarded < len(prompt) else 0, int(forwarded > len(prompt)))
 
     def round(self, draft: int | None, payload: Any, gamma: int, threshold: float) -> Round:
         request = self._request

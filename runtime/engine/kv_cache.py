@@ -17,6 +17,7 @@ import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
 from runtime.engine.kv_state import KVState, Layer
+from runtime.engine.malloc import returned_when_freed
 
 FIRST_CAPACITY = 256
 """Tokens a buffer holds at first."""
@@ -97,7 +98,8 @@ class GrowingCache(Cache):
     def copy_out(self, start: int, end: int) -> KVState:
         """A copy of the keys and values of tokens ``start`` to ``end``."""
         views = (layer.first(end) for layer in self._growing)
-        return KVState.copy_of([(keys[..., start:, :], values[..., start:, :]) for keys, values in views])
+        with returned_when_freed():  # it may stay for long
+            return KVState.copy_of([(keys[..., start:, :], values[..., start:, :]) for keys, values in views])
 
     def append(self, layers: tuple[Layer, ...], length: int) -> None:
         """Add copies of the first ``length`` tokens' keys and values to every layer."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -126,8 +127,9 @@ class TransformersModel:
 
     @property
     def kv_name(self) -> str:
-        """What a stored KV belongs to: these weights in this format, computed by this engine."""
-        return f"transformers {self.fingerprint} {self._format}"
+        """What a stored KV belongs to: these weights in this format, computed by this engine on such a device."""
+        versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+        return f"{self.fingerprint} {self._format} {self._device.type}, {versions}"
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], logits: Logits) -> torch.Tensor:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from runtime.memory.kv_tree import BLOCK_TOKENS, Node
+from runtime.core import BLOCK_TOKENS
+from runtime.memory.kv_tree import Node
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -81,7 +82,6 @@ class StoredBlock(NamedTuple):
     name: str
     parent_name: str
     block: tuple[int, ...]
-    last_used_s: float
 
 
 class KVDisk(Protocol):

@@ -1,7 +1,7 @@
 """Stored KV prefixes in two tiers: blocks in memory, inside the one budget, and blocks on disk beyond it.
 
     memory   the upper part of every stored text:  a block in memory has all blocks above it in memory
-    disk     copies of blocks, written behind;     a block on disk has all blocks above it in memory or on disk
+    disk     copies of blocks, written behind;     a block on disk has all blocks above it on disk
 
 So what is given up first is always the end of a text, and a prefix that many texts share (a system prompt, a document
 placed first) stays longest. A block that is given up in memory lives on if it has a copy on disk.
@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from runtime.core import BLOCK_TOKENS
 from runtime.memory.base import KVDisk
-from runtime.memory.kv_tree import BLOCK_TOKENS, KVTree, Node, Tier
+from runtime.memory.kv_tree import KVTree, Node, Tier
 
 Hold = tuple[Node, ...]
 """Blocks that a user needs where they are."""
@@ -119,7 +120,7 @@ class KVStore:
             block = tokens[at : at + BLOCK_TOKENS]
             node = node.children.get(block) or self.tree.add(node, block)
             node.last_used_s = now_s
-            if node.tier is not Tier.LOADING:
+            if node.tier is Tier.DISK:
                 node.payload = payload
                 self._enter(node, Tier.MEMORY)
                 added.append(node)
@@ -158,20 +159,42 @@ class KVStore:
 
     def end_read(self, nodes: Sequence[Node], payloads: Sequence[Any]) -> None:
         """Blocks have arrived; those without a payload turned out bad and are dropped, with all behind them."""
-        for node, payload in zip(nodes, payloads, strict=False):
-            node.payload, node.tier = payload, Tier.MEMORY
-        if len(payloads) < len(nodes):
-            self._remove(nodes[len(payloads)])
+        for index, node in enumerate(nodes):
+            if node.parent is None:  # dropped meanwhile, with a block above it
+                continue
+            if index < len(payloads):
+                node.payload, node.tier = payloads[index], Tier.MEMORY
+            else:
+                self._remove(node)
+
+    def abandon_read(self, nodes: Sequence[Node]) -> None:
+        """Nothing has arrived; the blocks stay on disk, but for those with new blocks behind them in memory."""
+        for node in reversed(nodes):
+            if node.parent is None:
+                continue
+            self._leave(node) if not node.memory_children else self._remove(node)
 
     def wrote(self, nodes: Iterable[Node]) -> None:
         """Blocks have a copy on disk now."""
         for node in nodes:
-            if node.parent is None:  # dropped while it was written
-                if self.disk is not None:
-                    self.disk.delete(node)
+            parent = node.parent
+            if parent is None or not (parent.on_disk or parent.parent is None):  # dropped, or the block above was not
+                self._delete_unless_known(node)
             elif not node.on_disk:
                 node.on_disk = True
                 self._on_disk += 1
+
+    def did_not_write(self, nodes: Iterable[Node]) -> None:
+        """Not all of these blocks could be written: those that were are deleted."""
+        for node in nodes:
+            if not node.on_disk:
+                self._delete_unless_known(node)
+
+    def _delete_unless_known(self, node: Node) -> None:
+        """Delete a block's file, unless another block of the same tokens has taken its place."""
+        known = any(other is not node and other.name() == node.name() for other in self.tree.nodes())
+        if self.disk is not None and not known:
+            self.disk.delete(node)
 
     def drop_least_on_disk(self, value: Value, keep: Iterable[Node] = ()) -> bool:
         """Delete the copy on disk that is worth least; False if none may go."""
@@ -192,20 +215,20 @@ class KVStore:
             self._remove(node)
         return True
 
-    def adopt(self) -> int:
-        """Take in what earlier runs left on disk; returns how many blocks."""
-        if self.disk is None:
-            return 0
+    def adopt(self, now_s: float) -> None:
+        """Take in what earlier runs left on disk."""
         by_name: dict[str, Node] = {"": self.tree.root}
-        for stored in self.disk.scan():
+        for stored in self.disk.scan() if self.disk is not None else ():
             parent = by_name.get(stored.parent_name)
-            if parent is None or len(stored.block) != BLOCK_TOKENS:
+            if parent is None or len(stored.block) != BLOCK_TOKENS or stored.block in parent.children:
                 continue
             node = self.tree.add(parent, stored.block)
-            node.tier, node.on_disk, node.last_used_s = Tier.DISK, True, stored.last_used_s
+            if node.name() != stored.name:  # a renamed file
+                self.tree.remove(node)
+                continue
+            node.on_disk, node.last_used_s = True, now_s
             self._on_disk += 1
             by_name[stored.name] = node
-        return self._on_disk
 
     # -- parts ---------------------------------------------------------------------------------------------------
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-BLOCK_TOKENS = 32
-"""Tokens of a block. What is left of a text behind its last whole block is not stored."""
+from runtime.core import BLOCK_TOKENS
 
 Block = tuple[int, ...]
 
@@ -30,6 +29,7 @@ class Tier(enum.IntEnum):
     LOADING = 1
     """On its way from disk; its bytes in memory are taken."""
     DISK = 2
+    """On disk only; also a block that is in no tier any more, or not yet."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,6 +44,7 @@ class Node:
         payload: The engine's KV state; never mutated. None in replay and on disk.
         tier: Where the KV is.
         on_disk: Whether there is a copy on disk.
+        digest: ``name()``, once it was asked for.
         holds: How many users need it and all blocks above it to stay where they are.
         memory_children: Blocks behind it that are in memory or on their way there.
         hits: How often it was reused.
@@ -55,7 +56,7 @@ class Node:
     parent: Node | None
     children: dict[Block, Node] = field(default_factory=dict)
     payload: Any = None
-    tier: Tier = Tier.MEMORY
+    tier: Tier = Tier.DISK
     on_disk: bool = False
     holds: int = 0
     memory_children: int = 0
@@ -65,9 +66,14 @@ class Node:
 
     def name(self) -> str:
         """A name that only this block behind these blocks has: SHA-256 (hex) over the tokens from the start."""
-        if self.parent is not None and not self.digest:
-            tokens = np.asarray(self.block, dtype="<i4").tobytes()
-            self.digest = hashlib.sha256(self.parent.name().encode() + tokens).hexdigest()
+        unnamed: list[tuple[Node, Node]] = []
+        node: Node = self
+        while not node.digest and node.parent is not None:
+            unnamed.append((node, node.parent))
+            node = node.parent
+        for node, above in reversed(unnamed):
+            tokens = np.asarray(node.block, dtype="<i4").tobytes()
+            node.digest = hashlib.sha256(above.digest.encode() + tokens).hexdigest()
         return self.digest
 
     def up(self) -> Iterator[Node]:
@@ -113,19 +119,17 @@ class KVTree:
         parent.children[block] = node
         return node
 
-    def remove(self, node: Node) -> list[Node]:
-        """Take a block and all behind it out of the tree; returns them."""
+    def remove(self, node: Node) -> None:
+        """Take a block and all behind it out of the tree."""
         assert node.parent is not None, "the root stays"
         del node.parent.children[node.block]
         gone = [node]
         for each in gone:
             gone.extend(each.children.values())
-        for each in gone:
-            each.name()  # it depends on the parent
+            each.name()  # while the blocks above it are known
         for each in gone:
             each.parent = None
             each.children = {}
-        return gone
 
     def nodes(self) -> Iterator[Node]:
         """All blocks, parents first."""

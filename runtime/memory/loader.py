@@ -93,7 +93,10 @@ class ThreadLoader:
                 LOGGER.warning("a job is still running after %.0f s: it is abandoned", CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
-        self._prepare()
+        try:
+            self._prepare()
+        except Exception:
+            LOGGER.warning("the loader's thread goes on unprepared", exc_info=True)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or bool(self._queue))

@@ -10,22 +10,16 @@ least value per byte within a class: the time to bring it back, weighted by how 
 from __future__ import annotations
 
 import enum
-import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from runtime.core import Counters, DraftSpec, MemoryConfig, Victim
-from runtime.memory.base import KVDisk, Loaded, Loader, ReadKV, WriteKV
-from runtime.memory.kv_store import Hold, KVStore, Match
-from runtime.memory.kv_tree import BLOCK_TOKENS, Node, Tier
+from runtime.memory.base import KVDisk, Loaded, Loader
+from runtime.memory.kv_store import KVStore
+from runtime.memory.prefixes import USE_HALF_LIFE_S, Prefixes
 from runtime.profile import CostModel
-
-LOGGER = logging.getLogger(__name__)
-
-USE_HALF_LIFE_S = 20.0
-"""A use counts half as much after this many seconds."""
 
 
 class Residency(enum.IntEnum):
@@ -52,7 +46,10 @@ class MemoryManager:
     """Working set of drafts and stored KV under one budget.
 
     Invariant: ``used_bytes <= max(budget_bytes, bytes that cannot be given up)``; a draft named in ``keep`` is never
-    dropped, nor is a loading draft, the prefix that a request is about to reuse, or a block that is read or written.
+    dropped, nor is a loading draft or stored KV that is held (see ``Prefixes``).
+
+    Attributes:
+        on_evict: Called with a draft that is given up, so that others let go of it before its room is taken.
     """
 
     def __init__(
@@ -68,15 +65,12 @@ class MemoryManager:
         self.loader = loader
         self.costs = costs
         self.kv = KVStore(config.kv_bytes_per_token, disk)
-        self._hold: Hold = ()  # the prefix of the request that is being admitted
-        self._reading: dict[ReadKV, Hold] = {}
-        self._writing: dict[WriteKV, Hold] = {}
-        self._writing_bytes = 0
+        self.prefixes = Prefixes(self.kv, loader, costs, self, config.disk_bytes)
         self.states = [DraftState(Residency.STORED if d.loadable else Residency.RESIDENT) for d in drafts]
         self.loads = 0
         self.wasted_loads = 0
         self.evictions = 0
-        self.evicted: list[int] = []
+        self.on_evict: Callable[[int], None] = lambda draft: None
         self._draft_bytes = config.workspace_bytes + sum(d.bytes for d in drafts if not d.loadable)
         self.peak_bytes = self.used_bytes
 
@@ -111,7 +105,7 @@ class MemoryManager:
         """Stored, healthy, and fitting beside the loads already on their way."""
         if self.states[draft].residency is not Residency.STORED or not self.could_ever_fit(draft):
             return False
-        return self._unmovable_bytes(None) + self.drafts[draft].bytes <= self.config.budget_bytes
+        return self.drafts[draft].bytes <= self.could_free()
 
     def touch(self, draft: int, now_s: float) -> None:
         """Note that a draft is used in this round."""
@@ -130,10 +124,8 @@ class MemoryManager:
         arrived = []
         for loaded in self.loader.poll():
             job = loaded.job
-            if isinstance(job, ReadKV):
-                self._finish_read(job, loaded)
-            elif isinstance(job, WriteKV):
-                self._finish_write(job, loaded)
+            if not isinstance(job, int):
+                self.prefixes.finish(job, loaded)
             elif self._arrive(job, loaded):
                 arrived.append(job)
         return arrived
@@ -156,148 +148,20 @@ class MemoryManager:
             return False
         self.states[draft].residency = Residency.LOADING
         self._draft_bytes += self.drafts[draft].bytes
-        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         self.loads += 1
         self.loader.start(draft)
         return True
 
-    def load_now(self, draft: int, victim: Victim, now_s: float, forget: Callable[[], None] = lambda: None) -> bool:
-        """Load and stall until the draft is resident. False if it cannot be had.
-
-        ``forget`` is called before the wait: whoever still refers to what was evicted lets go of it.
-        """
+    def load_now(self, draft: int, victim: Victim, now_s: float) -> bool:
+        """Load and stall until the draft is resident. False if it cannot be had."""
         if self.states[draft].residency is Residency.STORED and not (
             self.could_ever_fit(draft) and self.prefetch(draft, victim, None, now_s)
         ):
             return False
-        forget()
         if self.loading(draft):
             self.loader.wait(draft)
             self.poll()
         return self.resident(draft)
-
-    # -- stored KV -----------------------------------------------------------------------------------------------
-
-    def admit(self, prompt_ids: tuple[int, ...]) -> Match:
-        """The longest usable stored prefix of a prompt; it stays where it is until ``settle``.
-
-        What would have to come from disk counts only as far as memory could hold it.
-        """
-        self.settle()
-        match = self.kv.match(prompt_ids)
-        if match.path:
-            self._hold = self.kv.hold(match.path[-1])
-        there = len(match.path) - self._blocks_on_disk(match)
-        room = self.config.budget_bytes - self._unmovable_bytes(None)
-        return match.up_to(there + max(0, room // self.kv.block_bytes))
-
-    def settle(self) -> None:
-        """The prefix of the last ``admit`` may be given up again."""
-        self.kv.release(self._hold)
-        self._hold = ()
-
-    def reuse(self, match: Match, victim: Victim, now_s: float) -> Match:
-        """Bring a match into memory, stalling until it is there; returns what came of it, all of it in memory.
-
-        Its blocks' payloads are good until ``settle``.
-        """
-        self._read(match, victim, now_s)
-        for job in [job for job in self._reading if any(node in job.nodes for node in match.path)]:
-            self.loader.wait(job)
-        self.poll()
-        there = 0
-        for node in match.path:
-            if node.tier is not Tier.MEMORY or node.parent is None:
-                break
-            there += 1
-            node.hits += 1
-            node.last_used_s = now_s
-        return match.up_to(there)._replace(disk_tokens=0)
-
-    def expect(self, prompt_ids: tuple[int, ...], victim: Victim, now_s: float) -> bool:
-        """A request with this prompt will come: start to bring its stored prefix from disk. Whether there was need."""
-        return self._read(self.kv.match(prompt_ids), victim, now_s)
-
-    def flush(self) -> None:
-        """Stall until all copies to disk are written."""
-        for job in list(self._writing):
-            self.loader.wait(job)
-        self.poll()
-
-    def retainable(self, tokens: tuple[int, ...]) -> int:
-        """Bytes that keeping the KV of these tokens would take; 0 if nothing of it is missing or it cannot fit."""
-        above, start, end = self.kv.missing(tokens)
-        needed_bytes = (end - start) * self.config.kv_bytes_per_token
-        stand_on = sum(not node.holds for node in above.up()) * self.kv.block_bytes
-        fits = self._unmovable_bytes(None) + stand_on + needed_bytes <= self.config.budget_bytes
-        return needed_bytes if fits else 0
-
-    def retain(
-        self, tokens: tuple[int, ...], copy: Callable[[int, int], Sequence[Any]], victim: Victim, now_s: float
-    ) -> int:
-        """Keep the KV of a text; returns the tokens newly kept, 0 if room cannot be made.
-
-        Args:
-            tokens: The text.
-            copy: Makes payloads of the blocks from one token to another; called once room is there.
-            victim: Which class gives up memory first.
-            now_s: Session time.
-        """
-        above, start, end = self.kv.missing(tokens)
-        hold = self.kv.hold(above)  # making room must not take what the new blocks stand on
-        try:
-            if start == end or not self.make_room((end - start) * self.config.kv_bytes_per_token, victim, None, now_s):
-                return 0
-            added = self.kv.insert(tokens, copy(start, end), now_s)
-        finally:
-            self.kv.release(hold)
-        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-        self._write_behind(added, now_s)
-        return end - start
-
-    def _blocks_on_disk(self, match: Match) -> int:
-        return sum(node.tier is Tier.DISK for node in match.path)
-
-    def _read(self, match: Match, victim: Victim, now_s: float) -> bool:
-        nodes = tuple(node for node in match.path if node.tier is Tier.DISK)
-        if not nodes:
-            return False
-        hold = self.kv.hold(nodes[-1])
-        if not self.make_room(len(nodes) * self.kv.block_bytes, victim, None, now_s):
-            self.kv.release(hold)
-            return False
-        self.kv.begin_read(nodes)
-        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-        job = ReadKV(nodes)
-        self._reading[job] = hold
-        self.loader.start(job)
-        return True
-
-    def _write_behind(self, nodes: Sequence[Node], now_s: float) -> None:
-        """Copies of new blocks go to disk as far as there is room worth more than what lies there."""
-        fresh = [node for node in nodes if not node.on_disk]
-        room = self.config.disk_bytes - self._writing_bytes
-        while fresh and self.kv.disk_bytes + len(fresh) * self.kv.block_bytes > room:
-            if not self.kv.drop_least_on_disk(partial(self._block_value, now_s), nodes):
-                fresh.pop()
-        if fresh:
-            job = WriteKV(tuple(fresh))
-            self._writing[job] = self.kv.hold(fresh[-1])
-            self._writing_bytes += len(fresh) * self.kv.block_bytes
-            self.loader.start(job)
-
-    def _finish_read(self, job: ReadKV, loaded: Loaded) -> None:
-        self.kv.end_read(job.nodes, loaded.payload or ())
-        self.kv.release(self._reading.pop(job))
-
-    def _finish_write(self, job: WriteKV, loaded: Loaded) -> None:
-        self._writing_bytes -= len(job.nodes) * self.kv.block_bytes
-        if loaded.error is None:
-            self.kv.wrote(job.nodes)
-        else:
-            LOGGER.warning("stored KV is no longer copied to disk: %s", loaded.error)
-            self.config = replace(self.config, disk_bytes=0)
-        self.kv.release(self._writing.pop(job))
 
     # -- room ----------------------------------------------------------------------------------------------------
 
@@ -306,15 +170,16 @@ class MemoryManager:
 
         Nothing is dropped if it would not suffice.
         """
-        if needed_bytes <= self.free_bytes:
-            return True
-        if self._unmovable_bytes(keep) + needed_bytes > self.config.budget_bytes:
+        if needed_bytes > self.free_bytes and needed_bytes > self.could_free(keep):
             return False
         for victim in (first, Victim(1 - first)):
             while needed_bytes > self.free_bytes:
                 if not (self._drop_draft(keep, now_s) if victim is Victim.DRAFTS else self._drop_kv(now_s)):
                     break
-        return needed_bytes <= self.free_bytes
+        fits = needed_bytes <= self.free_bytes
+        if fits:  # the caller takes it now
+            self.peak_bytes = max(self.peak_bytes, self.used_bytes + needed_bytes)
+        return fits
 
     def evictable_draft(self, keep: int | None) -> bool:
         """Whether there is a resident draft that may be dropped."""
@@ -322,6 +187,10 @@ class MemoryManager:
 
     def _evictable(self, draft: int, keep: int | None) -> bool:
         return draft != keep and self.drafts[draft].loadable and self.resident(draft)
+
+    def could_free(self, keep: int | None = None) -> int:
+        """Bytes that would be free if all that may go were dropped; negative if what stays is over the budget."""
+        return self.config.budget_bytes - self._unmovable_bytes(keep)
 
     def _unmovable_bytes(self, keep: int | None) -> int:
         movable = sum(d.bytes for i, d in enumerate(self.drafts) if self._evictable(i, keep))
@@ -334,15 +203,6 @@ class MemoryManager:
         state = self.states[draft]
         return self.costs.load_s(draft) * (0.1 + self._recent_uses(state, now_s)) / self.drafts[draft].bytes
 
-    def _block_value(self, now_s: float, node: Node) -> float:
-        """Seconds that having a block in memory saves, by how likely it is used again, per byte."""
-        at = node.depth * BLOCK_TOKENS
-        back_s = self.costs.prefill_s(BLOCK_TOKENS, at)
-        if node.on_disk:
-            back_s = min(back_s, self.costs.kv_load_s(BLOCK_TOKENS))
-        age = float(0.5 ** ((now_s - node.last_used_s) / USE_HALF_LIFE_S))
-        return back_s * (0.5 + node.hits) * age / self.kv.block_bytes
-
     def _drop_draft(self, keep: int | None, now_s: float) -> bool:
         candidates = [d for d in range(len(self.drafts)) if self._evictable(d, keep)]
         if not candidates:
@@ -353,10 +213,10 @@ class MemoryManager:
         state.residency, state.payload = Residency.STORED, None
         self._draft_bytes -= self.drafts[draft].bytes
         self.evictions += 1
-        self.evicted.append(draft)
+        self.on_evict(draft)
         return True
 
     def _drop_kv(self, now_s: float) -> bool:
-        dropped = self.kv.drop_least(partial(self._block_value, now_s))
+        dropped = self.kv.drop_least(partial(self.prefixes.value, now_s))
         self.evictions += dropped
         return dropped

@@ -60,7 +60,7 @@ def test_what_is_counted_leaves_no_room_for_more() -> None:
     config = make_memory_config(100 + 2 * 1000 + 320)  # workspace, two drafts, one block of KV
     manager = MemoryManager(config, make_specs(("a", "b", "c")), loader, make_costs(("a", "b", "c")))
     assert manager.used_bytes == config.workspace_bytes == 100
-    assert manager.retain(tuple(range(32)), lambda start, end: [object()], Victim.KV, 0.0) == 32
+    assert manager.prefixes.retain(tuple(range(32)), lambda start, end: [object()], Victim.KV, 0.0) == 32
     assert manager.prefetch(0, Victim.DRAFTS, None, 0.0) and manager.prefetch(1, Victim.DRAFTS, None, 0.0)
     assert manager.free_bytes == 0  # both are still loading
     assert not manager.can_prefetch(2) and not manager.prefetch(2, Victim.DRAFTS, None, 0.0)

@@ -45,12 +45,14 @@ def test_text_has_variety() -> None:
 @pytest.mark.parametrize("gamma", GAMMAS)
 @pytest.mark.parametrize("threshold", [0.0, 0.3])
 def test_text_is_the_targets_own(index: int | None, gamma: int, threshold: float) -> None:
+    """transformers #30042, llama.cpp #23302, #27975: assisted text was another one, at some lengths or drafts."""
     text, _ = run(decoder(), request(), [(index, gamma, threshold)])
     assert text == plain_text()
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
 def test_target_as_its_own_draft_is_always_accepted(gamma: int) -> None:
+    """mlx-examples #149: off by one when the cache was cut."""
     _, rounds = run(decoder(), request(), [(ALWAYS, gamma, 0.0)])
     for done in rounds[:-1]:
         assert done.drafted == done.accepted == done.steps == gamma
@@ -77,6 +79,7 @@ def test_partial_draft_is_sometimes_accepted() -> None:
 @pytest.mark.parametrize("index", range(len(SPECS)))
 @pytest.mark.parametrize("gamma", GAMMAS)
 def test_never_more_than_asked(max_new_tokens: int, index: int, gamma: int) -> None:
+    """transformers #47195, #46993: a block over max_new_tokens."""
     text, rounds = run(decoder(), request(max_new_tokens), [(index, gamma, 0.0)])
     assert text == plain_text()[:max_new_tokens]
     assert all(done.drafted < max_new_tokens for done in rounds)
@@ -85,6 +88,7 @@ def test_never_more_than_asked(max_new_tokens: int, index: int, gamma: int) -> N
 @pytest.mark.parametrize("offset", range(12))
 @pytest.mark.parametrize("index", [ALWAYS, SOMETIMES, LOOKUP])
 def test_ending_token_cuts_the_block(offset: int, index: int) -> None:
+    """transformers #47912, #31301: the text went on behind an ending token."""
     text = plain_text()
     end = text.index(text[offset])
     got, rounds = run(decoder(), request(eos=(text[offset],)), [(index, 4, 0.0)])
@@ -196,6 +200,7 @@ def test_any_schedule_gives_the_plain_text(
 
 
 def test_two_equal_calls_have_equal_lengths() -> None:
+    """transformers #28759: an adapted length lived on into the next call."""
     live = decoder()
     first = run(live, request(), [(SOMETIMES, 4, 0.2)])
     assert run(live, request(), [(SOMETIMES, 4, 0.2)]) == first
@@ -204,6 +209,7 @@ def test_two_equal_calls_have_equal_lengths() -> None:
 @pytest.mark.parametrize("gamma", [0, 1, 4])
 @pytest.mark.parametrize("reuse", [1, 7, len(PROMPT) - 1])
 def test_reused_prefix_changes_nothing_but_the_work(gamma: int, reuse: int) -> None:
+    """transformers #31644, MemOS #2301: the draft was given the target's cache; the stored one was changed in place."""
     live = decoder()
     run(live, request(), [(SOMETIMES, 4, 0.0)])  # leaves rejected guesses behind, if anything does
     (stored,), tokens = live.store(0, live.target.length, live.target.length), live.stored_tokens()
@@ -231,6 +237,7 @@ def test_near_tie_behind_a_reused_prefix_is_decided_by_the_whole_prompt() -> Non
 
 
 def test_cache_after_rejections_equals_cache_never_drafted() -> None:
+    """vllm #43559, sglang #24175: rejected guesses stayed in the cache."""
     drafted, plain = decoder(), decoder()
     run(drafted, request(), [(NEVER, 8, 0.0)])
     run(plain, request(), [(None, 0, 0.0)])
@@ -285,6 +292,7 @@ def test_drafts_that_are_reloaded_do_not_keep_old_state() -> None:
 
 
 def test_draft_of_a_larger_vocabulary_is_refused() -> None:
+    """llama.cpp #17480: ids beyond the target's vocabulary."""
     live = decoder()
     live.begin(request(), 0, ())
     foreign = draft("sometimes")
@@ -330,6 +338,7 @@ def test_predictions_and_confidence() -> None:
 
 
 def test_clock_waits_for_the_device() -> None:
+    """pytorch #27902: timed without synchronising."""
     calls: list[int] = []
     clock = WallClock(lambda: calls.append(1))
     assert clock.now_s() <= clock.now_s()

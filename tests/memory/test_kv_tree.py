@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.core import BLOCK_TOKENS
 from runtime.memory.kv_store import KVStore
-from runtime.memory.kv_tree import BLOCK_TOKENS, KVTree
+from runtime.memory.kv_tree import KVTree
 
 N = BLOCK_TOKENS
 # Texts that share beginnings of any length: a common trunk, left at some point for another continuation.

@@ -246,14 +246,14 @@ def test_the_disk_has_a_limit_and_the_document_outlives_its_answers(tmp_path: Pa
 
 
 def test_the_real_thread_reads_and_writes(tmp_path: Path) -> None:
-    from runtime.engine.kv_folder import KVFolder
+    from runtime.kv_folder import KVFolder
     from tests.tiny import target
 
     model = target()
     loader = ThreadLoader(Work(KVFolder(tmp_path, model.kv_name)))
     session, _ = open_tiny(disk_tokens=1000, folder=tmp_path, loader=loader, model=model)
     serve(session, QUESTIONS[:1])
-    session.memory.flush()
+    session.memory.prefixes.flush()
     forget_memory(session)
     (outcomes,) = serve(session, QUESTIONS[1:2], keep_all)
     assert text(outcomes) == expected(QUESTIONS[1])

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from runtime.control.topic import TopicPredictor
-from runtime.core import Decision, MemoryConfig, Outcome, Phase, Request
+from runtime.core import BLOCK_TOKENS, Decision, MemoryConfig, Outcome, Phase, Request
 from runtime.decoding.clock import WallClock
 from runtime.decoding.live import LiveDecoder
-from runtime.engine.kv_folder import KVFolder
 from runtime.engine.transformers_model import TransformersModel
+from runtime.kv_folder import KVFolder
 from runtime.memory.base import Job, Loaded, Loader, ReadKV
-from runtime.memory.kv_tree import BLOCK_TOKENS
 from runtime.memory.manager import MemoryManager
 from runtime.profile import CostModel
 from runtime.session import DecodeSession
@@ -88,7 +87,7 @@ def open_tiny(
     config = MemoryConfig(budget, 0, PER_TOKEN, disk_tokens * PER_TOKEN)
     costs = CostModel(make_profile(NAMES), NAMES)
     memory = MemoryManager(config, SPECS, loader, costs, disk)
-    memory.kv.adopt()
+    memory.prefixes.adopt(0.0)
     return DecodeSession(LiveDecoder(model, SPECS), memory, WallClock(), costs, topic), loader
 
 

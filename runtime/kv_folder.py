@@ -5,8 +5,8 @@
         metadata   schema, model, parent (name of the block above), shapes, sha256 of kv
 
 A file is written aside and renamed, so it is whole or absent. It is read only if its metadata says that it is this very
-block of this very model, and if its content has the hash it was written with; else it is deleted, and the tokens are
-computed again. The model's name covers weights, dtype and engine: KV of one is of no use to another.
+block of this very model, and if its content has the hash it was written with; else the tokens are computed again. The
+model's name covers weights, dtype, device and library versions: KV of one is of no use to another.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from runtime.engine.kv_state import KVState
+from runtime.engine.malloc import returned_when_freed
 from runtime.files import written_whole
 from runtime.memory.base import StoredBlock
 from runtime.memory.kv_tree import Node
@@ -62,7 +64,7 @@ class KVFolder:
     def write(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
             state, parent = node.payload, node.parent
-            if parent is None:  # given up meanwhile
+            if parent is None or state is None:  # dropped meanwhile
                 continue
             kv = state.buffer.cpu()
             metadata = {
@@ -79,23 +81,24 @@ class KVFolder:
                     raise OSError(f"{self.path(node)}: {error}") from error
 
     def delete(self, node: Node) -> None:
-        self.path(node).unlink(missing_ok=True)
+        _delete(self.path(node))
 
     def scan(self) -> list[StoredBlock]:
         if not self._folder.is_dir():
             return []
         found: dict[str, StoredBlock] = {}
         for leftover in self._folder.glob(".*.tmp"):
-            leftover.unlink(missing_ok=True)
+            if not _is_running(leftover.name.split(".")[-2]):
+                _delete(leftover)
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
             try:
                 with safe_open(path, "pt") as file:
                     parent = self._metadata(file.metadata() or {})["parent"]
                     block = tuple(file.get_tensor("tokens").tolist())
-                found[path.stem] = StoredBlock(path.stem, parent, block, 0.0)
+                found[path.stem] = StoredBlock(path.stem, parent, block)
             except (OSError, SafetensorError, ValueError, KeyError) as error:
                 LOGGER.warning("deleting %s, which is no stored KV that can be used: %s", path, error)
-                path.unlink(missing_ok=True)
+                _delete(path)
         return self._with_parents(found)
 
     # -- parts ---------------------------------------------------------------------------------------------------
@@ -108,7 +111,9 @@ class KVFolder:
             raise ValueError("it is of other tokens")
         if _digest(kv) != metadata["sha256"]:
             raise ValueError("its content does not have the hash it was written with")
-        return KVState.of_buffer(kv.to(self._device), [tuple(shape) for shape in json.loads(metadata["shapes"])])
+        with returned_when_freed():
+            own = kv.clone().to(self._device)  # what was read is a view of the file
+        return KVState.of_buffer(own, [tuple(shape) for shape in json.loads(metadata["shapes"])])
 
     def _metadata(self, metadata: dict[str, str]) -> dict[str, str]:
         """The metadata, if it is of this schema and model."""
@@ -126,8 +131,27 @@ class KVFolder:
         for stored in ordered:
             ordered.extend(behind.get(stored.name, []))
         for name in found.keys() - {stored.name for stored in ordered}:
-            (self._folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
+            _delete(self._folder / f"{name}{SUFFIX}")
         return ordered
+
+
+def _delete(path: Path) -> None:
+    """Delete a file; that it cannot be deleted is told, and harms nothing but the room it takes."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        LOGGER.warning("%s cannot be deleted (%s): delete it by hand", path, error)
+
+
+def _is_running(pid: str) -> bool:
+    """Whether the process that writes a temporary file is alive."""
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _digest(kv: torch.Tensor) -> str:
