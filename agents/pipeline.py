@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -75,8 +76,9 @@ def export(config: DictConfig, setting: Setting, learned: Learned, folder: Path)
         "decision_interval": config.env.decision_interval,
     }
     training: dict[str, Any] = {
-        key: OmegaConf.to_container(config[key], resolve=True) for key in ("agent", "env", "workload", "device")
+        key: OmegaConf.to_container(config[key], resolve=True) for key in ("env", "workload", "device")
     }
+    training["agent"] = dataclasses.asdict(agent_settings(config))  # what was really used, a dry run's too
     write_bundle(
         folder / "bundle",
         graph,

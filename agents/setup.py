@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +18,10 @@ from runtime.control.topic import TopicPredictor
 from runtime.core import GAMMAS, DraftSpec, MemoryConfig
 from runtime.decoding.drafters.lookup import LookupDrafter
 from runtime.device import device_profile
+from runtime.engine.loaded_draft import ENGINE_WORKSPACE_BYTES
 from runtime.errors import UserError
 from runtime.profile import CostModel, Profile
+from runtime.threads import usable_threads
 from runtime.zoo import Zoo
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -72,7 +73,7 @@ def load_profile(config: DictConfig, zoo: Zoo) -> Profile:
         profile = device_profile(
             zoo,
             target=config.zoo.target,
-            threads=config.device.threads or os.cpu_count() or 1,
+            threads=config.device.threads or usable_threads(),
             remeasure=config.device.remeasure,
             progress=config.progress,
         )
@@ -91,7 +92,7 @@ def _with_loads(profile: Profile, rounds: float) -> Profile:
 def memory_budget(config: DictConfig, zoo: Zoo, specs: tuple[DraftSpec, ...]) -> MemoryConfig:
     """The byte budget: so many of the largest draft, the KV of so many tokens, and what is always there."""
     env = config.env
-    workspace = (GAMMAS[-1] + 1) * zoo.target.vocab_size * BYTES_PER_LOGIT
+    workspace = (GAMMAS[-1] + 1) * zoo.target.vocab_size * BYTES_PER_LOGIT + ENGINE_WORKSPACE_BYTES
     per_token = zoo.target.kv_bytes_per_token
     largest = max((spec.bytes for spec in specs if spec.loadable), default=0)
     always = workspace + sum(spec.bytes for spec in specs if not spec.loadable)

@@ -11,8 +11,8 @@ it would do, for every length, place and length of what follows, and its answer 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,10 +26,12 @@ from runtime.bundle import library_versions
 from runtime.control.rakv_asd import RakvAsdController
 from runtime.core import Decision, MemoryConfig, Phase, Request
 from runtime.device import device_name, device_profile
+from runtime.errors import UserError
 from runtime.files import write_json
 from runtime.live import LiveModels, open_models, open_session
 from runtime.profile import CostModel
 from runtime.session import DecodeSession
+from runtime.threads import usable_threads
 from runtime.zoo import Zoo
 
 SCHEMA = 1
@@ -192,8 +194,17 @@ def pays_from(results: list[Result], question: int) -> int | None:
     return shortest
 
 
-def main() -> None:
-    """Measure and report."""
+def main() -> int:
+    """Command line; returns the exit status."""
+    try:
+        _measure()
+    except UserError as error:
+        print(f"kv: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _measure() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--zoo", type=Path, default=Path("envs/zoo/smollm2"), help="zoo whose target is measured")
     parser.add_argument("--rounds", type=int, default=8, help="measurements of every case (default: 8)")
@@ -201,7 +212,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("outputs/kv.json"), help="report (JSON)")
     options = parser.parse_args()
     zoo = Zoo.load(options.zoo)
-    threads = options.threads or os.cpu_count() or 1
+    threads = options.threads or usable_threads()
     models = open_models(zoo, threads=threads)
     profile = device_profile(zoo, threads=threads, models=models)
     costs = CostModel(profile, zoo.draft_names)
@@ -240,4 +251,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

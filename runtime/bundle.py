@@ -91,7 +91,7 @@ def write_bundle(
     Args:
         folder: Where the bundle will be; must not exist.
         policy: The exported graph.
-        zoo: The zoo; its files are copied (hard-linked where possible).
+        zoo: The zoo; its files are copied.
         profile: The costs the policy was trained for.
         memory: ``budget_bytes``, ``workspace_bytes``, ``kv_reserve_tokens``, ``decision_interval``.
         training: Configuration of the training run, JSON-able.
@@ -104,7 +104,7 @@ def write_bundle(
         profile.save(aside / PROFILE)
         for name in (MANIFEST, zoo.topic, *(draft.file for draft in zoo.drafts)):
             if name:
-                _link_or_copy(zoo.folder / name, aside / ZOO_FOLDER / name)
+                _copy(zoo.folder / name, aside / ZOO_FOLDER / name)
         hashed = [*_FIELDS["sha256"], *([f"{ZOO_FOLDER}/{zoo.topic}"] if zoo.topic else [])]
         write_json(
             aside / BUNDLE_MANIFEST,
@@ -140,6 +140,13 @@ def read_bundle(folder: Path) -> Bundle:
                 f"{folder}: field '{field}' of the manifest is not whole: expected an object with "
                 f"{', '.join(keys) or 'anything'}; copy the bundle again"
             )
+    for key in _FIELDS["memory"]:
+        number = manifest["memory"][key]
+        if type(number) is not int or number < (1 if key == "decision_interval" else 0):
+            raise UserError(
+                f"{folder}: field 'memory.{key}' of the manifest is {number!r}, expected a whole number that is not "
+                "negative; copy the bundle again"
+            )
     for name, expected in manifest["sha256"].items():
         path = folder / name
         if not path.is_file():
@@ -161,9 +168,6 @@ def read_bundle(folder: Path) -> Bundle:
     return Bundle(folder, manifest, zoo, Profile.load(folder / PROFILE))
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+    shutil.copyfile(source, target)

@@ -75,7 +75,7 @@ class Sampling:
             ("top_k", self.top_k >= 0, "at least 0"),
             ("top_p", 0.0 < self.top_p <= 1.0, "above 0 and at most 1"),
             ("min_p", 0.0 <= self.min_p <= 1.0, "from 0 to 1"),
-            ("seed", self.seed is None or type(self.seed) is int, "a whole number"),
+            ("seed", self.seed is None or (type(self.seed) is int and -(2**63) <= self.seed < 2**64), "of 64 bits"),
             (
                 "draft_temperature",
                 self.draft_temperature is None or 0.0 <= self.draft_temperature < math.inf,
@@ -274,7 +274,8 @@ class MemoryConfig:
 
     Attributes:
         budget_bytes: Resident drafts, their KV, KV entries held and the verify workspace together.
-        workspace_bytes: Reserved for logits and activations of the widest verify forward.
+        workspace_bytes: Reserved for logits of the widest verify forward, and for what the engine takes for drafts
+            beyond their weights and KV.
         kv_bytes_per_token: Size of the target's KV for one token.
         disk_bytes: Room for copies of stored KV on disk, beyond the budget; 0 = none are written.
     """

@@ -14,6 +14,7 @@ from runtime.errors import UserError
 from runtime.live import LiveModels, open_models
 from runtime.profile import PROFILE_SCHEMA, Profile
 from runtime.profiling import measure_profile
+from runtime.threads import usable_threads
 from runtime.zoo import Zoo
 
 
@@ -61,7 +62,7 @@ def device_profile(
         progress: Whether to show a progress bar.
         models: Models already in memory; None = opened if something is measured.
     """
-    threads = threads or os.cpu_count() or 1
+    threads = threads or usable_threads()
     path = profile_path(zoo, device, threads)
     if path.exists() and not remeasure:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from runtime.memory.loader import ThreadLoader
 from runtime.memory.manager import MemoryManager
 from runtime.profile import CostModel
 from runtime.session import DecodeSession, SessionConfig
+from runtime.threads import usable_threads
 from runtime.zoo import Zoo
 
 
@@ -75,7 +75,7 @@ def open_models(
         zoo: The zoo.
         source: Another place to take the target from; None = the zoo's own sources, in order.
         device: Torch device.
-        threads: CPU threads; 0 = all cores.
+        threads: CPU threads; 0 = as ``usable_threads``.
         dtype: What the target runs in, a name of ``DTYPES``; the drafts stay in fp32.
         tokenizer: Folder of another tokenizer (say, one with another chat template); None = the target's own.
 
@@ -86,7 +86,7 @@ def open_models(
     chosen = parse_dtype(dtype)
     _refuse_unless_usable(device, threads)
     disable_progress_bar()  # type: ignore[no-untyped-call]  # a bar per load says nothing here
-    torch.set_num_threads(threads or os.cpu_count() or 1)
+    torch.set_num_threads(threads or usable_threads())
     folder = resolve_first((source,) if source else zoo.target.sources)
     target = TransformersModel.load(folder, device, chosen)
     got = target.fingerprint

@@ -31,7 +31,7 @@ def test_what_was_written_is_read(tiny_zoo: TinyZoo, tmp_path: Path) -> None:
     assert not list((tmp_path / "bundle").rglob("*.pkl")) and not list((tmp_path / "bundle").rglob("*.pt"))
 
 
-@pytest.mark.parametrize("where", ["sha256_file", "_link_or_copy", "write_json", "library_versions"])
+@pytest.mark.parametrize("where", ["sha256_file", "_copy", "write_json", "library_versions"])
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt("stop")], ids=["error", "interrupt"])
 def test_an_interrupted_write_leaves_nothing(
     tiny_zoo: TinyZoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: BaseException
@@ -40,7 +40,7 @@ def test_an_interrupted_write_leaves_nothing(
 
     def fails_at_last(*arguments: Any) -> Any:
         calls.append(arguments)
-        if len(calls) == (2 if where in ("sha256_file", "_link_or_copy") else 1):
+        if len(calls) == (2 if where in ("sha256_file", "_copy") else 1):
             raise error
         return real(*arguments)
 

@@ -21,6 +21,7 @@ from envs.workload import Item, Stream, Workload, WorkloadConfig
 from runtime.control.base import Controller
 from runtime.core import GAMMAS, Decision, MemoryConfig, Outcome, Phase, Request
 from runtime.engine.base import CausalModel, Logits
+from runtime.engine.loaded_draft import ENGINE_WORKSPACE_BYTES
 from runtime.live import LiveModels, open_session
 from runtime.profile import CostModel, Curve, DraftCost, Profile
 from runtime.session import DecodeSession
@@ -255,7 +256,7 @@ def budget_of(models: LiveModels, drafts: int, kv_tokens: int) -> MemoryConfig:
     largest = max(spec.bytes for spec in specs if spec.loadable)
     fixed = sum(spec.bytes for spec in specs if not spec.loadable)
     per_token = models.target.kv_bytes_per_token
-    workspace = (GAMMAS[-1] + 1) * models.target.vocab_size * 4  # fp32 logits
+    workspace = (GAMMAS[-1] + 1) * models.target.vocab_size * 4 + ENGINE_WORKSPACE_BYTES  # fp32 logits
     return MemoryConfig(drafts * largest + kv_tokens * per_token + fixed + workspace, workspace, per_token)
 
 

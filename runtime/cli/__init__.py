@@ -32,13 +32,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
-    options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, format="%(levelname)s %(message)s")
+    command = ""
     try:
+        options = _parser().parse_args(arguments)
+        command = f" {options.command}"
+        level = logging.INFO if options.verbose else logging.WARNING
+        logging.basicConfig(level=level, format="%(levelname)s %(message)s")
         code: int = options.run(options)
         return code
     except UserError as error:
-        print(f"specpilot {options.command}: {error}", file=sys.stderr)
+        print(f"specpilot{command}: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -98,10 +98,21 @@ def _add_sampling_options(group: Any) -> None:
         ("--top-k", int, GREEDY.top_k, "only the k likeliest tokens; 0 = off"),
         ("--top-p", float, GREEDY.top_p, "only the likeliest tokens that reach this probability together; 1 = off"),
         ("--min-p", float, GREEDY.min_p, "only tokens at least this many times as likely as the likeliest; 0 = off"),
-        ("--repetition-penalty", float, GREEDY.repetition_penalty, "above 1: say nothing twice; 1 = off"),
+        (
+            "--repetition-penalty",
+            float,
+            GREEDY.repetition_penalty,
+            "above 1: repeating becomes less likely; 1 = off",
+        ),
     ):
         group.add_argument(flag, type=kind, default=default, metavar="X", help=f"{text} (default: {default:g})")
-    group.add_argument("--seed", type=int, metavar="N", help="makes a sampled text repeatable (default: a fresh one)")
+    group.add_argument(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="the same seed and the same decisions give the same text; a policy that looks at loads in progress may "
+        "decide differently each time (default: a fresh one)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -148,7 +159,10 @@ def _checked(options: argparse.Namespace) -> tuple[Sampling, str]:
         min_p=options.min_p,
         seed=options.seed,
     )
-    text = sys.stdin.read() if options.prompt == "-" else options.prompt
+    try:
+        text = sys.stdin.read() if options.prompt == "-" else options.prompt
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not UTF-8 text ({error}): convert it first") from None
     if not text.strip():
         raise UserError("the prompt is empty: pass some text with --prompt")
     return sampling, text

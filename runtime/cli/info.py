@@ -25,13 +25,18 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _decisions(training: Any) -> Any:
+    agent = training.get("agent")
+    return agent.get("total_timesteps", "?") if isinstance(agent, dict) else "?"
+
+
 def _describe(bundle: Bundle) -> str:
     zoo, profile, manifest = bundle.zoo, bundle.profile, bundle.manifest
     kind = "simulated" if profile.simulated else "measured"
     lines = [
         f"bundle     {bundle.folder}",
         f"policy     {POLICY}, {(bundle.folder / POLICY).stat().st_size / 1024:.0f} KiB, "
-        f"{manifest['training'].get('agent', {}).get('total_timesteps', '?')} decisions of training",
+        f"{_decisions(manifest['training'])} decisions of training",
         f"zoo        {zoo.name}: target {zoo.target.sources[0]}",
         f"device     {profile.device} ({kind}; {profile.engine}, {profile.dtype}, {profile.threads} threads)",
         f"budget     {manifest['memory']['budget_bytes'] / 1e6:.1f} MB",

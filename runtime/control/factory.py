@@ -64,6 +64,6 @@ def _draft(name: str, draft: str, draft_names: tuple[str, ...]) -> int:
 
 
 def _number(name: str, text: str, allowed: tuple[int, ...]) -> int:
-    if not text.isdigit() or int(text) not in allowed:
+    if not text.isdecimal() or int(text) not in allowed:
         raise UserError(f"controller {name!r}: expected one of {allowed}, got {text!r}")
     return int(text)

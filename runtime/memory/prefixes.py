@@ -201,7 +201,7 @@ class Prefixes:
         return True
 
     def _write_behind(self, last: Node, now_s: float) -> None:
-        """A text goes to disk from its start; the least valuable copies make room, and its end is left out if need be."""
+        """A text goes to disk from its start; the least valuable copies make room, its end is left out if need be."""
         room = self.disk.limit_bytes - self.disk.writing_bytes
         written = {node for job in self._writing for node in job.nodes}
         fresh = [node for node in last.up() if not node.on_disk and node not in written][::-1]

@@ -76,6 +76,13 @@ def test_the_prompt_may_come_from_standard_input(
     assert tokens_of(capsys) == given
 
 
+def test_a_prompt_that_is_not_text_is_refused(
+    tiny_zoo: TinyZoo, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9 au lait"), encoding="utf-8"))
+    assert_matches(refused(generate(tiny_zoo.bundle, prompt="-"), capsys), "standard input is not UTF-8 text")
+
+
 def test_info_describes_the_bundle(tiny_zoo: TinyZoo, capsys: Capture) -> None:
     assert main(["info", str(tiny_zoo.bundle)]) == 0
     text = capsys.readouterr().out
@@ -114,6 +121,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "schema 0": (change_manifest(lambda m: m.update(schema=0)), "expected a bundle manifest of schema 1, got 0"),
     "no hashes": (change_manifest(lambda m: m.pop("sha256")), "field 'sha256' of the manifest"),
     "no memory": (change_manifest(lambda m: m.pop("memory")), "field 'memory' of the manifest"),
+    "memory of words": (
+        change_manifest(lambda m: m["memory"].update(budget_bytes="x")),
+        "field 'memory.budget_bytes' of the manifest is 'x'",
+    ),
+    "no interval": (
+        change_manifest(lambda m: m["memory"].update(decision_interval=0)),
+        "field 'memory.decision_interval' of the manifest is 0",
+    ),
     "half a manifest": (change("manifest.json", lambda data: data[: len(data) // 2]), "not a readable bundle manifest"),
     "manifest not text": (change("manifest.json", lambda _: b"\xff\xfe\x00"), "not a readable bundle manifest"),
     "no manifest": (lambda folder: (folder / "manifest.json").unlink(), "no bundle manifest at"),
@@ -151,6 +166,7 @@ def assert_matches(line: str, pattern: str) -> None:
         (["--controller", "oracle"], "unknown controller 'oracle': expected one of policy, plain"),
         (["--controller", "static:three:4"], "no draft 'three' in this zoo, it has one, two, lookup"),
         (["--controller", "static:one:5"], "controller 'static:one:5': expected one of .* got '5'"),
+        (["--controller", "static:lookup:²"], "controller 'static:lookup:²': expected one of"),
         (["--controller", "static:one"], "unknown controller 'static:one'"),
         (["--target", "/nope"], "no model '/nope': expected a folder"),
         (["--max-tokens", "0"], "--max-tokens must be at least 1, got 0"),

@@ -57,7 +57,7 @@ def test_a_leak_is_judged_not_flat() -> None:
 
 @pytest.mark.parametrize(("peak", "within"), [(1109, True), (1111, False)])
 def test_overshoot_is_judged_against_the_budget(peak: int, within: bool) -> None:
-    rest, plain = Reading("rest", 1000, 1000, {}), Reading("plain", 1000, 1020, {})
+    rest, plain = Reading("rest", 900, 900, {}), Reading("plain", 950, 1000, {"budget_bytes": 20})
     served = Reading("served", 1050, peak, {"budget_bytes": 100})
     assert judge_serving([rest, plain, served])["within"] is within
 
