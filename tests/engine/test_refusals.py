@@ -190,10 +190,7 @@ def test_another_tokenizer_must_mean_the_same_ids(tiny_zoo: TinyZoo, tmp_path: P
 
 @pytest.mark.exact
 def test_rows_behind_the_tokenizer_are_ordinary_tokens() -> None:
-    """A table padded to 128 rows: the text is the model's own, padded rows included, and decodes to words.
-
-    Source: vllm-project/vllm #37521 (logits wider than the vocabulary).
-    """
+    """A table padded to 128 rows: the text is the model's own, padded rows included, and decodes to words."""
     network, tokenizer = made("llama", vocab_size=128), word_tokenizer(VOCAB)
     expected, payloads = greedy_text(network, SHORT), tuple(draft_of(network, kind) for kind in KINDS)
     model = TransformersModel(network)
