@@ -15,6 +15,10 @@ from runtime.core import BLOCK_TOKENS, GAMMAS, Decision, Outcome, Phase
 from runtime.profile import CostModel
 
 
+TIE = 0.015
+"""Share of a prefill that reuse must save: below, measured costs cannot tell, and bypassing takes no memory."""
+
+
 def expected_committed(acceptance: float, gamma: int) -> float:
     """Mean tokens of a round of ``gamma`` guesses, each right with probability ``acceptance``."""
     return float(gamma + 1) if acceptance >= 1.0 else (1.0 - acceptance ** (gamma + 1)) / (1.0 - acceptance)
@@ -50,7 +54,7 @@ class RakvAsdController:
         disk = int(observation.value("usable_disk_tokens"))
         reuse_s = self._costs.kv_restore_s(usable) + self._costs.prefill_s(prompt - usable, usable)
         reuse_s += self._costs.kv_load_s(-(-disk // BLOCK_TOKENS) * BLOCK_TOKENS) if disk else 0.0  # whole blocks
-        return reuse_s < self._costs.prefill_s(prompt, 0)
+        return reuse_s < self._costs.prefill_s(prompt, 0) * (1.0 - TIE)
 
     def best_gamma(self, observation: Observation) -> int:
         """The length with the most expected tokens per second; 0 = plain."""
