@@ -14,7 +14,6 @@ from runtime.control.rules import background, speculate
 from runtime.core import BLOCK_TOKENS, GAMMAS, Decision, Outcome, Phase
 from runtime.profile import CostModel
 
-
 TIE = 0.015
 """Share of a prefill that reuse must save: below, measured costs cannot tell, and bypassing takes no memory."""
 
