@@ -75,7 +75,11 @@ class Sampling:
             ("top_k", self.top_k >= 0, "at least 0"),
             ("top_p", 0.0 < self.top_p <= 1.0, "above 0 and at most 1"),
             ("min_p", 0.0 <= self.min_p <= 1.0, "from 0 to 1"),
-            ("seed", self.seed is None or (type(self.seed) is int and -(2**63) <= self.seed < 2**64), "of 64 bits"),
+            (
+                "seed",
+                self.seed is None or (type(self.seed) is int and -(2**63) <= self.seed < 2**64),
+                "a whole number of 64 bits",
+            ),
             (
                 "draft_temperature",
                 self.draft_temperature is None or 0.0 <= self.draft_temperature < math.inf,

@@ -25,8 +25,6 @@ LEAST_TEMPERATURE = 1e-6
 FIRST_LOOK = 1024
 """Likeliest tokens that are sorted for top-p before all are: a full sort of 49,152 takes eight times as long."""
 
-_SEEDS = range(-(2**63), 2**64)
-
 
 def penalised(logits: torch.Tensor, seen: Sequence[int], penalty: float) -> torch.Tensor:
     """Logits after the repetition penalty (Keskar et al. 2019, "CTRL", in the form of ``transformers``).
@@ -93,10 +91,8 @@ class Sampler:
         self._generator = torch.Generator()
         if sampling.seed is None:
             self._generator.seed()
-        elif sampling.seed in _SEEDS:
-            self._generator.manual_seed(sampling.seed)
         else:
-            raise UserError(f"seed must be from {_SEEDS.start} to {_SEEDS.stop - 1}, got {sampling.seed}")
+            self._generator.manual_seed(sampling.seed)
 
     @property
     def greedy(self) -> bool:

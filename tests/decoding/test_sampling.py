@@ -138,7 +138,7 @@ def test_bad_values_are_refused() -> None:
         with pytest.raises(UserError, match=field):
             Sampling(**given)
     for seed in (2**64, -(2**63) - 1):
-        with pytest.raises(UserError, match="seed must be from"):
+        with pytest.raises(UserError, match="seed must be a whole number of 64 bits"):
             Sampler(Sampling(seed=seed))
     for weights in ([0.0, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]):
         with pytest.raises(UserError, match="not finite"):
