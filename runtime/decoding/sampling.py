@@ -79,9 +79,6 @@ class Sampler:
 
     Args:
         sampling: How the request wants its tokens chosen.
-
-    Raises:
-        UserError: If the seed is not a number of 64 bits.
     """
 
     def __init__(self, sampling: Sampling) -> None:
