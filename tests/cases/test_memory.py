@@ -13,9 +13,8 @@ from agents.setup import memory_budget
 from benchmarks.exactness.serving import Checker
 from benchmarks.exactness.tally import Tally
 from envs.workload import Item
-from runtime.core import GAMMAS, MemoryConfig, Request, Victim
+from runtime.core import ENGINE_WORKSPACE_BYTES, GAMMAS, MemoryConfig, Request, Victim
 from runtime.decoding.greedy import verify
-from runtime.engine.loaded_draft import ENGINE_WORKSPACE_BYTES
 from runtime.memory.base import Job
 from runtime.memory.manager import MemoryManager
 from tests.factories import HandLoader, make_costs, make_memory_config, make_specs, make_traces
@@ -28,8 +27,7 @@ FLOAT = 4
 
 def test_the_workspace_is_that_of_the_widest_verification(tiny_zoo: TinyZoo) -> None:
     """vllm #37521, #48037: profiled at one token, out of memory at one and all guesses."""
-    zoo = tiny_zoo.zoo
-    config = memory_budget(tiny_zoo.config(), zoo, zoo.specs(64))
+    config = memory_budget(tiny_zoo.config(), tiny_zoo.zoo)
     model, widest = target(), 0
     forward = model.forward
 
