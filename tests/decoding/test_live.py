@@ -232,7 +232,7 @@ def test_near_tie_behind_a_reused_prefix_is_decided_by_the_whole_prompt() -> Non
     live.begin(request(), 0, ())
     prefill = live.begin(request(), 5, live.store(0, live.target.length, live.target.length))
     assert prefill.token == plain_text()[0]
-    assert prefill.reused_tokens == 0
+    assert (prefill.reused_tokens, prefill.guard_forwards) == (0, 1)
     assert prefill.prefill_tokens == 2 * len(PROMPT) - 5
 
 

@@ -56,11 +56,14 @@ def damage(path: Path, how: str) -> None:
         path.write_bytes(b"")
     elif how == "flipped":
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    elif how == "flipped inside":
+        middle = len(data) // 2
+        path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
     elif how == "deleted":
         path.unlink()
 
 
-@pytest.mark.parametrize("how", ["truncated", "empty", "flipped", "deleted"])
+@pytest.mark.parametrize("how", ["truncated", "empty", "flipped", "flipped inside", "deleted"])
 def test_a_damaged_block_and_all_behind_it_are_not_used(
     tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -161,3 +161,11 @@ def test_nothing_behind_a_smaller_limit_is_taken_over() -> None:
     manager.prefixes.disk.limit_bytes = 2 * BLOCK_BYTES
     assert manager.prefixes.adopt(0.0) == 2
     assert on_disk(manager) == [0, 1]
+
+
+def test_new_blocks_never_push_out_what_they_stand_on() -> None:
+    manager, _, _ = opened(0, kv_blocks=4)
+    keep(manager, 2)
+    manager.prefixes.retain(text(1, 2 * N), copies, Victim.KV, 100.0)  # used later, so worth more
+    assert manager.prefixes.retain(text(0, 4 * N), copies, Victim.KV, 100.0) == 2 * N
+    assert manager.kv.match((*text(0, 4 * N), -1)).tokens == 4 * N

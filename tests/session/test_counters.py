@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.core import STOP_LEVELS, Decision, Phase
+from runtime.core import STOP_LEVELS, Counters, Decision, Outcome, Phase, Round, Victim
+from runtime.counting import Tally, count_tokens
+from runtime.state import EVIDENCE_DECAY
 from tests.session.tiny_session import guess, open_tiny, serve, text
 from tests.tiny import KINDS, LOOKUP, plain_text, request
 
@@ -51,3 +53,21 @@ def test_counts_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(RuntimeError, match="0 drafted, 3 accepted and 1 committed"):
         session.advance(Decision())
     assert session.phase is Phase.DECODE
+
+
+def test_a_text_of_another_length_than_its_steps_is_refused() -> None:
+    outcome = Outcome(Phase.ADMIT, Decision(), 0.1, 0.1, tokens=(5,))
+    with pytest.raises(RuntimeError, match="text has 2 tokens, its steps committed 1"):
+        count_tokens(Counters(), Tally(), outcome, generated=2, ended=False)
+
+
+def test_a_text_cut_by_a_stop_string_is_no_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, _ = open_tiny()
+    session.start([request()])
+    session.advance(Decision())
+    assert session.memory.load_now(SOMETIMES, Victim.DRAFTS, 0.0)
+    monkeypatch.setattr(session.decoder, "round", lambda *some: Round((7, 8), drafted=4, accepted=2))
+    monkeypatch.setattr(session.decoder, "ended", lambda: True)
+    before = float(session._evidence.acceptance[SOMETIMES])
+    session.advance(Decision(draft=SOMETIMES, gamma=4))
+    assert session._evidence.acceptance[SOMETIMES] == pytest.approx(1.0 - (1.0 - before) * EVIDENCE_DECAY**2)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from runtime.core import Decision, Outcome, Phase, Request
+from runtime.core import Decision, Outcome, Phase, Request, Victim
 from runtime.memory.kv_tree import Tier
 from runtime.memory.loader import ThreadLoader
+from runtime.session import DecodeSession
 from tests.session.tiny_session import PER_TOKEN, N, StepLoader, Work, guess, keep_all, open_tiny, serve, text
 from tests.tiny import KINDS, LOOKUP, VOCAB, plain_text
 
@@ -259,3 +260,40 @@ def test_the_real_thread_reads_and_writes(tmp_path: Path) -> None:
     assert text(outcomes) == expected(QUESTIONS[1])
     assert outcomes[0].reused_tokens == len(DOCUMENT)
     loader.close()
+
+
+def with_a_prefix_on_disk(tmp_path: Path, kv_tokens: int, n_drafts: int) -> DecodeSession:
+    session, loader = open_tiny(kv_tokens, n_drafts, 1000, tmp_path)
+    serve(session, [Request("first", DOCUMENT[:60], 8)])
+    finish_jobs(loader)
+    forget_memory(session)
+    return session
+
+
+AGAIN = Request("again", (*DOCUMENT[:60], 1, 2), 8)
+
+
+def test_what_is_expected_may_take_a_draft_that_was_just_observed(tmp_path: Path) -> None:
+    session = with_a_prefix_on_disk(tmp_path, 2 * N, 0)
+    other = Request("other", (9, 8, 7, 6), 20)
+    session.start([other])
+    session.advance(Decision())
+    assert session.memory.load_now(SOMETIMES, Victim.DRAFTS, 0.0)
+    session.observe()
+    assert session.expect(AGAIN) and not session.memory.resident(SOMETIMES)
+    outcome = session.advance(Decision(draft=SOMETIMES, gamma=4))
+    assert (outcome.decision.draft, outcome.illegal) == (None, 1)
+
+
+def test_who_gives_up_memory_for_a_read_is_a_decision(tmp_path: Path) -> None:
+    session = with_a_prefix_on_disk(tmp_path, 2 * N, 1)
+    serve(session, [Request("other", tuple(reversed(DOCUMENT))[:60], 8)])
+    assert session.memory.load_now(SOMETIMES, Victim.KV, 0.0)
+    for state in session.memory.states:
+        state.failed = "no draft may be fetched, so nothing else needs room"
+    session.start([AGAIN])
+    mask = session.observe().mask
+    assert mask[session.codec.offsets[3] + 1]
+    assert mask[session.codec.offsets[4] :].all()
+    session.advance(Decision(kv=True, victim=Victim.KV))
+    assert session.memory.resident(SOMETIMES)
