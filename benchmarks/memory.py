@@ -56,8 +56,9 @@ from runtime.zoo import Zoo
 
 SCHEMA = 1
 OVERSHOOT_LIMIT = 0.10
-DRIFT_LIMIT = 0.01
-"""Of a draft, first quarter of the cycles behind the warm-up against the last."""
+DRIFT_LIMIT = 0.05
+"""Of a draft, first quarter of the cycles behind the warm-up against the last. The allocator's heap grows in steps of
+about 2% of a draft, once in some hundred loads; a leak of a thousandth of a draft in every load would be 40% here."""
 WARM_UP_CYCLES = 20
 LONGEST = 640
 """Tokens of the longest sequence while warming: the target's own sequence buffers are there before the rest is read."""
