@@ -99,12 +99,14 @@ class KVStore:
         return Match(path, tokens, max(0, tokens - there * BLOCK_TOKENS))
 
     def missing(self, tokens: tuple[int, ...]) -> Missing:
-        """What of a text is not in memory, in whole blocks.
+        """What of a text is neither in memory nor on its way there, in whole blocks.
 
         What is on disk only counts as missing: keeping it again costs a copy and no read.
         """
         node, end = self.tree.root, 0
-        while (child := node.children.get(tokens[end : end + BLOCK_TOKENS])) is not None and child.tier is Tier.MEMORY:
+        while (
+            child := node.children.get(tokens[end : end + BLOCK_TOKENS])
+        ) is not None and child.tier is not Tier.DISK:
             node, end = child, end + BLOCK_TOKENS
         return Missing(node, end, max(end, len(tokens) // BLOCK_TOKENS * BLOCK_TOKENS))
 
@@ -119,11 +121,9 @@ class KVStore:
         for at, payload in zip(range(start, end, BLOCK_TOKENS), payloads, strict=True):
             block = tokens[at : at + BLOCK_TOKENS]
             node = node.children.get(block) or self.tree.add(node, block)
-            node.last_used_s = now_s
-            if node.tier is Tier.DISK:
-                node.payload = payload
-                self._enter(node, Tier.MEMORY)
-                added.append(node)
+            node.last_used_s, node.payload = now_s, payload
+            self._enter(node, Tier.MEMORY)
+            added.append(node)
         return tuple(added)
 
     def hold(self, node: Node) -> Hold:

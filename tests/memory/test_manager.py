@@ -44,6 +44,7 @@ class Memory(RuleBasedStateMachine):
         self.now_s = 0.0
         self.kept: int | None = None
         self.admitted = Match()
+        self.in_memory: list[Node] = []
 
     @rule(draft=drafts, victim=victims)
     def prefetch(self, draft: int, victim: Victim) -> None:
@@ -66,7 +67,8 @@ class Memory(RuleBasedStateMachine):
             there = [node for node in job.nodes[:good] if node.parent is not None]
             assert all(node.tier is (Tier.DISK if fails else Tier.MEMORY) for node in there)
         elif not fails:
-            assert all(node.on_disk for node in job.nodes if node.parent is not None)
+            above = job.nodes[0].parent  # if its own write failed, nothing behind it is kept on disk
+            assert above is None or all(node.on_disk is (above.on_disk or above.depth < 0) for node in job.nodes)
 
     @rule(draft=drafts)
     def use(self, draft: int) -> None:
@@ -92,16 +94,18 @@ class Memory(RuleBasedStateMachine):
     @rule(seed=seeds, length=st.integers(1, 220))
     def admit(self, seed: int, length: int) -> None:
         self.admitted = self.manager.prefixes.admit(text(seed, length))
+        self.in_memory = [node for node in self.admitted.path if node.tier is Tier.MEMORY]
         assert self.admitted.tokens < length
 
     @rule(victim=victims)
     def reuse(self, victim: Victim) -> None:
         self.kept = None
         got = self.manager.prefixes.reuse(self.admitted, victim, self.now_s).match
-        assert got.tokens == self.admitted.tokens or self.admitted.disk_tokens
+        assert got.tokens == self.admitted.tokens or len(self.in_memory) < len(self.admitted.path)
+        assert got.tokens >= min(self.admitted.tokens, len(self.in_memory) * N) or self.broken()
         assert all(node.payload is not None for node in got.path)
         self.manager.prefixes.settle()
-        self.admitted = Match()
+        self.admitted, self.in_memory = Match(), []
 
     @rule(seed=seeds, length=st.integers(1, 220), victim=victims)
     def expect(self, seed: int, length: int, victim: Victim) -> None:
@@ -125,8 +129,7 @@ class Memory(RuleBasedStateMachine):
     @invariant()
     def what_is_in_use_stays(self) -> None:
         assert self.kept is None or self.manager.resident(self.kept)
-        there = len(self.admitted.path) - sum(node.tier is Tier.DISK for node in self.admitted.path)
-        assert there * N >= self.admitted.tokens - self.admitted.disk_tokens or self.broken()
+        assert all(node.tier is Tier.MEMORY for node in self.in_memory) or self.broken()
 
     def broken(self) -> bool:
         """A read that failed took blocks of the admitted prefix with it."""
