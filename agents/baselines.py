@@ -1,83 +1,165 @@
-"""The heuristics a policy is judged against, each tuned on training streams only."""
+"""The heuristics a policy is judged against, each in its best setting on training streams.
+
+What is tuned is listed here: every baseline has options, all are tried on the same training streams, the fastest is
+taken. Held-out streams are never seen. A report may ask for some baselines only; the others are not tuned then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
-from agents.bandits import EpsilonGreedyController, UcbController
-from agents.setup import Setting
-from agents.tuning import tune
+from agents.bandits import EpsilonGreedyController, Exp3Controller, ThompsonController, UcbController
+from agents.hedge import HedgeController
+from runtime.control.adaedl import AdaEdlController
 from runtime.control.base import Controller
+from runtime.control.dynamic import HfDynamicController
 from runtime.control.memspec import MemSpecController
+from runtime.control.memspec_ablations import MemSpecNoMemoryController, MemSpecNoPredictionController
 from runtime.control.rakv_asd import RakvAsdController
+from runtime.control.stacked import StackedController
 from runtime.control.static import StaticController, plain_controller
-from runtime.core import STOP_LEVELS
+from runtime.core import GAMMAS, STOP_LEVELS, DraftSpec
+from runtime.profile import CostModel
 
-TUNING_SEED = 20_000
-"""Tuning streams are drawn with this seed, from the training split."""
+Make = Callable[[CostModel], Controller]
+LENGTHS = tuple((gamma, 0) for gamma in GAMMAS)
+"""Lengths without a stop: as MemSpec was published."""
+STOPPED = tuple(product(GAMMAS[1:], range(1, len(STOP_LEVELS))))
+"""Lengths with a stop; a single guess needs none."""
+FEW = ((1, 0), (2, 0), (4, 1), (4, 2), (8, 1), (8, 2))
+"""Settings for the many bandits: the best of ``LENGTHS`` and ``STOPPED`` for one draft are always among them."""
 
-Factory = Callable[[], Controller]
+
+class Option(NamedTuple):
+    """One setting of a baseline: draft length, stop level and token price (as far as it has them), how it is built."""
+
+    gamma: int
+    stop: int
+    make: Make
+    price: float = 0.0
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """A baseline with its best setting on the tuning streams.
+class Baseline:
+    """A baseline with all its settings.
 
     Attributes:
-        name: Name in reports.
-        gamma: Draft length.
-        stop: Stop level.
-        tokens_per_s: On the tuning streams.
-        make: Builds the controller.
+        name: In reports.
+        options: Settings to be tried; a single one is not tuned.
     """
 
     name: str
-    gamma: int
-    stop: int
-    tokens_per_s: float
-    make: Factory
+    options: tuple[Option, ...]
 
 
-def _bind(make: Callable[[int, int], Controller], gamma: int, stop: int) -> Factory:
-    return lambda: make(gamma, stop)
-
-
-def tuned_baselines(
-    setting: Setting, streams: int, seed: int, progress: bool
-) -> tuple[dict[str, Factory], list[Tuned]]:
-    """Every baseline by its name in reports, and what tuning chose."""
-    names = tuple(spec.name for spec in setting.specs)
-    n, stops = len(names), tuple(range(len(STOP_LEVELS)))
-    chosen_streams = setting.train.streams(TUNING_SEED, streams)
-    jobs: list[tuple[str, Callable[[int, int], Controller], tuple[int, ...]]] = [
-        (
-            f"static:{draft}",
-            lambda g, s, i=index, d=draft: StaticController(n, i, g, s, name=f"static:{d}:{g}"),  # type: ignore[misc]
-            stops,
+def statics(specs: Sequence[DraftSpec]) -> list[Baseline]:
+    """Every draft alone, named ``static:<draft>``."""
+    return [
+        Baseline(
+            f"static:{spec.name}",
+            _grid(StaticController, (*LENGTHS, *STOPPED), n_drafts=len(specs), draft=index, name=f"static:{spec.name}"),
         )
-        for index, draft in enumerate(names)
+        for index, spec in enumerate(specs)
     ]
-    jobs += [
-        ("bandit_epsilon", lambda g, s: EpsilonGreedyController(n, g, s, seed=seed), stops),
-        ("bandit_ucb", lambda g, s: UcbController(n, g, s), stops),
-        ("memspec", lambda g, s: MemSpecController(n, g, s), (0,)),
-        ("memspec_stop", lambda g, s: MemSpecController(n, g, s, name="memspec_stop"), stops[1:]),
+
+
+def baselines(specs: Sequence[DraftSpec], strongest: int, seed: int) -> list[Baseline]:
+    """All but the statics.
+
+    Args:
+        specs: Drafts of the zoo.
+        strongest: Draft of the best static: for baselines that have only one.
+        seed: Of those that draw.
+    """
+    n = len(specs)
+    models = [index for index, spec in enumerate(specs) if spec.loadable] or [strongest]
+    model = strongest if strongest in models else max(models, key=lambda index: specs[index].expected)
+    every = (*LENGTHS, *STOPPED)
+    found = [
+        _alone("plain", lambda costs: plain_controller(n)),
+        _alone("plain_reuse", lambda costs: plain_controller(n, reuse_kv=True)),
+        Baseline(
+            "hf_dynamic",
+            tuple(
+                Option(start, stop, _costless(HfDynamicController, n, model, start, stop, constant))
+                for start, stop, constant in ((5, 0, False), (5, 2, False), (8, 2, True), (8, 3, True), (8, 1, True))
+            ),
+        ),
+        Baseline("adaedl", tuple(_grid(AdaEdlController, ((8, 0),), n_drafts=n, draft=model, drop=("gamma", "stop")))),
+        Baseline("memspec", _grid(MemSpecController, LENGTHS, n_drafts=n)),
+        Baseline("memspec_stop", _grid(MemSpecController, STOPPED, n_drafts=n, name="memspec_stop")),
+        Baseline("memspec_no_memory", _grid(MemSpecNoMemoryController, every, n_drafts=n)),
+        Baseline("memspec_no_prediction", _grid(MemSpecNoPredictionController, every, n_drafts=n)),
+        Baseline(
+            "rakv_asd",
+            tuple(
+                Option(0, 0, partial(_with_costs, RakvAsdController, n_drafts=n, draft=draft))
+                for draft in dict.fromkeys((strongest, model))
+            ),
+        ),
+        Baseline(
+            "stacked",
+            tuple(
+                Option(gamma or 0, stop, partial(_with_costs, StackedController, n_drafts=n, gamma=gamma, stop=stop))
+                for gamma, stop in ((None, 0), (None, 1), (None, 2), (None, 3), *LENGTHS[1:], *STOPPED)
+            ),
+        ),
     ]
-    found = []
-    for name, make, levels in tqdm(jobs, desc="tuning baselines", disable=not progress):
-        best, _ = tune(make, chosen_streams, setting.train.session, stops=levels)
-        found.append(Tuned(name, best.gamma, best.stop, best.tokens_per_s, _bind(make, best.gamma, best.stop)))
-    best_draft = max((t for t in found if t.name.startswith("static:")), key=lambda t: t.tokens_per_s)
-    strongest = names.index(best_draft.name.removeprefix("static:"))
-    chosen: dict[str, Factory] = {
-        "plain": lambda: plain_controller(n),
-        "plain_reuse": lambda: plain_controller(n, reuse_kv=True),
+    return [*found, *_fixed(n, strongest), *_bandits(n, seed)]
+
+
+def _fixed(n: int, draft: int) -> list[Baseline]:
+    """One draft, one length, no stop: RAKV-ASD's menu. ``bypass`` takes no stored prefix."""
+    menu = [(f"fixed:{gamma}", gamma, True) for gamma in GAMMAS] + [("fixed:4:bypass", 4, False)]
+    return [
+        Baseline(name, (Option(gamma, 0, _costless(StaticController, n, draft, gamma, 0, reuse, name)),))
+        for name, gamma, reuse in menu
+    ]
+
+
+def _bandits(n: int, seed: int) -> list[Baseline]:
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "bandit_epsilon": (EpsilonGreedyController, {"seed": seed}),
+        "bandit_ucb": (UcbController, {}),
+        "bandit_exp3": (Exp3Controller, {"seed": seed}),
+        "bandit_thompson": (ThompsonController, {"seed": seed}),
     }
-    for tuned in found:
-        chosen[f"{tuned.name}:{tuned.gamma}" if tuned.name.startswith("static:") else tuned.name] = tuned.make
-    chosen["rakv_asd"] = lambda: RakvAsdController(n, strongest, setting.costs)
-    chosen["best_static"] = best_draft.make
-    return chosen, found
+    found = []
+    for name, (make, extra) in kinds.items():
+        found.append(Baseline(name, _grid(make, FEW, n_drafts=n, **extra)))
+        found.append(Baseline(f"{name}_resident", _grid(make, FEW, n_drafts=n, resident_only=True, **extra)))
+    return [*found, Baseline("hedge", _grid(HedgeController, FEW, n_drafts=n))]
+
+
+def _alone(name: str, make: Make) -> Baseline:
+    return Baseline(name, (Option(0, 0, make),))
+
+
+def _grid(
+    make: Any, settings: Sequence[tuple[int, int]], drop: tuple[str, ...] = (), **fixed: Any
+) -> tuple[Option, ...]:
+    """One option for each (gamma, stop); ``drop`` names those of the two that ``make`` does not take."""
+    options = []
+    for gamma, stop in settings:
+        values: dict[str, Any] = {"gamma": gamma, "stop": stop}
+        values = {name: value for name, value in values.items() if name not in drop}
+        options.append(Option(gamma, stop, partial(_without_costs, make, **fixed, **values)))
+    return tuple(options)
+
+
+def _costless(make: Any, *values: Any) -> Make:
+    return lambda costs: make(*values)
+
+
+def _without_costs(make: Any, costs: CostModel, **values: Any) -> Controller:
+    controller: Controller = make(**values)
+    return controller
+
+
+def _with_costs(make: Any, costs: CostModel, **values: Any) -> Controller:
+    controller: Controller = make(costs=costs, **values)
+    return controller

@@ -9,10 +9,9 @@ import hydra
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, open_dict
 
-from agents.evaluation import Factory
 from agents.pipeline import live_world, open_target
 from agents.setup import prepare
-from agents.suite import run_suite
+from agents.suite import Policy, run_suite
 from runtime.bundle import read_bundle
 from runtime.errors import UserError
 
@@ -20,7 +19,7 @@ from runtime.errors import UserError
 def evaluate_bundle(config: DictConfig) -> None:
     """Run the suite of the configuration over the baselines and, if one is given, a bundle's policy."""
     setting = prepare(config)
-    policies: dict[str, Factory] = {}
+    policies: dict[str, Policy] = {}
     if config.policy:
         bundle = read_bundle(Path(to_absolute_path(config.policy)))
         if bundle.zoo.manifest() != setting.zoo.manifest():
@@ -28,7 +27,7 @@ def evaluate_bundle(config: DictConfig) -> None:
                 f"policy {config.policy}: a bundle of zoo '{bundle.zoo.name}' with other files than the zoo "
                 f"'{setting.zoo.name}' of this configuration: choose the bundle's zoo, or train for this one"
             )
-        policies["policy"] = bundle.controller
+        policies["policy"] = Policy(bundle.controller, bundle.policy_sha256)
     live = None
     if config.suite.env == "live":
         live = live_world(config, setting, open_target(config, setting), "heldout")

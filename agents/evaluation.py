@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 from tqdm import tqdm
 
+from agents.workers import over_all_cores
 from envs.workload import Stream
 from runtime.control.base import Controller
 from runtime.core import Outcome
@@ -43,6 +45,8 @@ class StreamResult:
         identical: Whether every text is the expected one, token for token.
         illegal: Parts of decisions that fell back.
         guard_forwards: Forwards that re-decided a near-tie.
+        request_s: Time by request, the first decision about it to the last.
+        request_tokens: Tokens committed by request.
     """
 
     controller: str
@@ -64,6 +68,8 @@ class StreamResult:
     identical: bool = True
     illegal: int = 0
     guard_forwards: int = 0
+    request_s: tuple[float, ...] = ()
+    request_tokens: tuple[int, ...] = ()
 
 
 def evaluate(
@@ -73,6 +79,7 @@ def evaluate(
     seed: int = 0,
     reference: str | None = None,
     progress: bool = False,
+    workers: int = 1,
 ) -> list[StreamResult]:
     """Let every controller serve every stream.
 
@@ -84,32 +91,33 @@ def evaluate(
         reference: Controller whose texts the others' must equal, e.g. ``plain`` on real models; None = the texts must
             equal the traces'.
         progress: Whether to show a progress bar.
+        workers: Processes that controllers are spread over; 0 = one for each core. Real models want one.
 
     Returns:
         By controller, then by stream.
 
     Raises:
-        ValueError: If ``reference`` is not among the controllers.
+        ValueError: If ``reference`` is not among the controllers, or there is one and several workers.
     """
-    if reference is not None and reference not in factories:
-        raise ValueError(f"reference {reference!r}: expected one of {', '.join(factories)}")
+    if reference is not None and (reference not in factories or workers != 1):
+        raise ValueError(f"reference {reference!r}: expected one of {', '.join(factories)} and one worker")
     expected = [traced_texts(stream) for stream in streams] if reference is None else None
-    order = sorted(factories, key=lambda name: name != reference)  # stable: the reference first
-    bar = tqdm(total=len(order) * len(streams), desc="evaluating", unit="streams", disable=not progress)
+    names = sorted(factories, key=lambda name: name != reference)  # stable: the reference first
     found: dict[str, list[StreamResult]] = {}
-    for name in order:
-        bar.set_postfix_str(name)
+
+    def judge(name: str) -> tuple[list[StreamResult], list[Texts]]:
         controller = factories[name]()
-        texts: list[Texts] = []
-        found[name] = []
-        for index, stream in enumerate(streams):
-            target = expected[index] if expected is not None else None
-            result, written = serve(controller, stream, make_session(), name, seed, index, target)
-            found[name].append(result)
-            texts.append(written)
+        pairs = [
+            serve(controller, stream, make_session(), name, seed, index, expected[index] if expected else None)
+            for index, stream in enumerate(streams)
+        ]
+        return [result for result, _ in pairs], [texts for _, texts in pairs]
+
+    with tqdm(total=len(names), desc="evaluating", unit="controllers", disable=not progress) as bar:
+        for index, (results, texts) in over_all_cores(judge, names, workers):
+            found[names[index]] = results
+            expected = texts if expected is None else expected
             bar.update()
-        expected = texts if expected is None else expected
-    bar.close()
     return [result for name in factories for result in found[name]]
 
 
@@ -143,6 +151,7 @@ def serve(
     """
     texts: list[list[int]] = [[] for _ in stream]
     decide_us: list[float] = []
+    ends_s: list[float] = []
     speculative = request = 0
     controller.begin_stream()
     session.start(item.request for item in stream)
@@ -156,7 +165,9 @@ def serve(
         outcome = session.advance(decision)
         controller.learn(outcome)
         texts[request].extend(outcome.tokens)
-        request += outcome.request_finished
+        if outcome.request_finished:
+            ends_s.append(session.clock.now_s())
+            request += 1
         speculative += outcome.round is not None and outcome.decision.draft is not None
     written = tuple(tuple(text) for text in texts)
     total = session.counters
@@ -180,5 +191,7 @@ def serve(
         identical=expected is None or written == expected,
         illegal=total.illegal,
         guard_forwards=total.guard_forwards,
+        request_s=tuple(end_s - begin_s for begin_s, end_s in pairwise((started_s, *ends_s))),
+        request_tokens=tuple(len(text) for text in written),
     )
     return result, written

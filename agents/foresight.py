@@ -29,7 +29,7 @@ class Reach:
         right: Right guesses in a row, shape (L,).
         made: Guesses it can make in one round, at most ``LONGEST``, shape (L,).
         sent: Of those, how many each stop level lets through, shape (stops, L).
-        step_s: Seconds for each guess made (withheld ones too).
+        step_s: Seconds for each guess.
         round_s: Seconds for each round, whatever is guessed.
     """
 
@@ -67,6 +67,45 @@ class Foresight:
         return self.most - 1 - np.arange(self.verify_s.shape[1])
 
 
+@dataclass(frozen=True)
+class Sends:
+    """Every round that could be played: draft d sends k = 1 … ``LONGEST`` guesses from position i.
+
+    Catch-up is not counted. It sends none only where it has none to send.
+
+    Attributes:
+        seconds: Time of the round; inf if the draft cannot send so many there, shape (drafts, LONGEST + 1, end).
+        tokens: Tokens it commits, 1 … LONGEST + 1, same shape.
+    """
+
+    seconds: Floats
+    tokens: Ints
+
+    @classmethod
+    def of(cls, request: Foresight) -> Sends:
+        """All of a request's."""
+        end = request.end
+        k, here = np.arange(LONGEST + 1)[:, None], np.arange(end)
+        room, verify_s = request.room()[:end], request.verify_s[:, :end]
+        seconds = np.empty((len(request.drafts), LONGEST + 1, end))
+        tokens = np.empty(seconds.shape, dtype=np.int64)
+        for index, reach in enumerate(request.drafts):
+            most = np.clip(np.minimum(reach.made[:end], room), 0, None)
+            can = (k <= most) & ((k >= 1) | (most == 0))
+            seconds[index] = np.where(can, reach.round_s + reach.step_s * k + verify_s, np.inf)
+            tokens[index] = np.minimum(np.minimum(k, reach.right[:end]) + 1, end - here)
+        return cls(seconds, tokens)
+
+    def least_s(self) -> Floats:
+        """Least time of a round by what it commits: entry n for n + 1 tokens, shape (drafts, LONGEST + 1, end)."""
+        least = np.full(self.seconds.shape, np.inf)
+        for k in range(LONGEST + 1):
+            n = self.tokens[:, k : k + 1] - 1
+            known = np.take_along_axis(least, n, axis=1)
+            np.put_along_axis(least, n, np.minimum(known, self.seconds[:, k : k + 1]), axis=1)
+        return least
+
+
 def foresee(stream: Stream, bank: TraceBank) -> tuple[Foresight, ...]:
     """Look ahead along a stream."""
     lookups = {index: LookupDrafter(spec.calibration) for index, spec in enumerate(bank.drafts) if not spec.loadable}
@@ -81,7 +120,7 @@ def foresee(stream: Stream, bank: TraceBank) -> tuple[Foresight, ...]:
             if view is None:
                 drafts.append(_lookup_reach(item, lookups[index], bank.costs.draft_s(index, 1)))
             else:
-                drafts.append(_model_reach(view, tables[index], _cheapest_forward_s(bank, index)))
+                drafts.append(model_reach(view, tables[index], _cheapest_forward_s(bank, index)))
         prompt, length = len(item.request.prompt_ids), len(item.trace.output_ids)
         verify_s = np.array(
             [[bank.costs.round_s(1 + sent, prompt + at - 1) for at in range(length)] for sent in range(LONGEST + 1)]
@@ -98,7 +137,8 @@ def _cheapest_forward_s(bank: TraceBank, draft: int) -> float:
     return min(bank.costs.draft_s(draft, 1), *bank.costs.model.costs[draft].forward.seconds)
 
 
-def _model_reach(view: DraftView, table: Floats, step_s: float) -> Reach:
+def model_reach(view: DraftView, table: Floats, step_s: float) -> Reach:
+    """How far a draft with weights gets; ``table`` is its calibrated probability by coded confidence."""
     right = np.frombuffer(view.run, dtype=np.uint8).astype(np.int64)
     length = len(right)
     own = table[np.asarray(view.confidence)]
@@ -114,7 +154,7 @@ def _model_reach(view: DraftView, table: Floats, step_s: float) -> Reach:
     )
     can = on_text | off_text
     reached = np.cumprod(probability, axis=1)  # (L, LONGEST)
-    sent = np.stack([(can & (reached >= threshold)).sum(axis=1) for threshold in STOP_LEVELS])
+    sent = np.stack([np.minimum(can.sum(axis=1), 1 + (reached >= threshold).sum(axis=1)) for threshold in STOP_LEVELS])
     return Reach(right, can.sum(axis=1), sent, step_s, 0.0)
 
 

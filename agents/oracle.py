@@ -1,13 +1,15 @@
-"""Two oracles: bounds to compare with, not controllers. Both are computed from traces and profile alone.
+"""Three oracles: bounds to compare with, not controllers. All are computed from traces and profile alone.
 
 * ``oracle_perfect`` is the papers' perfect draft choice: it knows which draft (or plain) gives the most tokens per
   second over the next 16 tokens. Length and stop level are one setting for all, the best on these very streams. A
   controller that adapts its length can beat it.
 * ``oracle_clairvoyant`` knows every guess of every draft and takes the least time over all drafts and lengths up to 8,
   by dynamic programming. Nothing that obeys replay can beat it.
+* ``oracle_budget`` knows as much, but only drafts in memory can guess, memory holds only so many, and loads take time
+  (``agents.oracle_budget``). Nothing that obeys replay under this budget can beat it.
 
-Loads, memory and catch-up cost neither of them anything. Both prefill from the best prefix that any earlier request of
-the stream has left, pay for restoring it, and keep prefixes for nothing.
+Memory and loads cost the first two nothing, catch-up costs none of them anything. All prefill from the best prefix that
+any earlier request of the stream has left, pay for restoring it, and keep prefixes for nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from agents.evaluation import StreamResult
-from agents.foresight import LONGEST, Foresight, foresee
-from envs.replay.bank import TraceBank
+from agents.foresight import LONGEST, Floats, Foresight, Sends, foresee
+from agents.oracle_budget import WorkingSets, budget_s
 from envs.workload import Stream
+from envs.world import ReplayWorld
 from runtime.core import GAMMAS, STOP_LEVELS
+from runtime.errors import UserError
 
 LOGGER = logging.getLogger(__name__)
 WINDOW = 16
@@ -37,16 +40,26 @@ class Rounds(NamedTuple):
     seconds: list[float]
 
 
-def oracle_results(streams: Sequence[Stream], bank: TraceBank, seed: int = 0) -> list[StreamResult]:
-    """Both oracles over the same streams as the controllers; decide times are not theirs and left empty."""
-    ahead = [foresee(stream, bank) for stream in streams]
-    perfect_s = _best_setting_s(ahead)
-    results = []
-    for name in ("oracle_perfect", "oracle_clairvoyant"):
-        for index, requests in enumerate(ahead):
-            decode_s = perfect_s[index] if name == "oracle_perfect" else sum(map(clairvoyant_s, requests))
-            results.append(_result(name, seed, index, requests, decode_s))
-    return results
+def oracle_results(streams: Sequence[Stream], world: ReplayWorld, seed: int = 0) -> list[StreamResult]:
+    """All oracles over the same streams as the controllers; decide times are not theirs and left empty.
+
+    Where the budget can hold too many sets of drafts to follow, ``oracle_budget`` is left out with a warning.
+    """
+    ahead = [foresee(stream, world.bank) for stream in streams]
+    decode_s = {
+        "oracle_perfect": _best_setting_s(ahead),
+        "oracle_clairvoyant": [sum(map(clairvoyant_s, requests)) for requests in ahead],
+    }
+    try:
+        memory = WorkingSets.of(world.drafts, world.costs, world.config.memory)
+        decode_s["oracle_budget"] = [budget_s(requests, memory) for requests in ahead]
+    except UserError as error:
+        LOGGER.warning("%s", error)
+    return [
+        _result(name, seed, index, requests, seconds[index])
+        for name, seconds in decode_s.items()
+        for index, requests in enumerate(ahead)
+    ]
 
 
 def _result(name: str, seed: int, index: int, requests: Sequence[Foresight], decode_s: float) -> StreamResult:
@@ -65,21 +78,22 @@ def _result(name: str, seed: int, index: int, requests: Sequence[Foresight], dec
 
 def clairvoyant_s(request: Foresight) -> float:
     """Least decode time of a request: its prefill has committed the first token."""
-    drafts, room = request.drafts, request.room()
-    sends = np.arange(1, LONGEST + 1)
-    per_round = np.array([[reach.round_s] for reach in drafts])
-    per_guess = np.array([[reach.step_s] for reach in drafts])
-    best = np.zeros(request.end + 1)  # best[i]: least time to commit tokens i … end - 1
-    for at in range(request.end - 1, 0, -1):
-        least = request.verify_s[0, at] + best[at + 1]
-        if drafts:
-            right = np.array([[reach.right[at]] for reach in drafts])
-            made = np.array([[reach.made[at]] for reach in drafts])
-            then = np.minimum(at + np.minimum(sends, right) + 1, request.end)
-            total = per_round + per_guess * sends + request.verify_s[1:, at] + best[then]
-            least = min(least, np.where(sends <= np.minimum(made, room[at]), total, np.inf).min())
-        best[at] = least
-    return float(best[min(1, request.end)])
+    return float(clairvoyant_values(request)[min(1, request.end)])
+
+
+def clairvoyant_values(request: Foresight) -> Floats:
+    """Least decode time from each position to the end, shape (end + 1,).
+
+    Entry i is the time to commit tokens i … end - 1. Entry 0 equals entry 1: prefill commits the first token.
+    """
+    end = request.end
+    least = np.min(Sends.of(request).least_s(), axis=0, initial=np.inf).T  # (end, LONGEST + 1)
+    least[:, 0] = np.minimum(least[:, 0], request.verify_s[0, :end])
+    best = np.zeros(end + LONGEST + 1)
+    for at in range(end - 1, 0, -1):
+        best[at] = (least[at] + best[at + 1 : at + LONGEST + 2]).min()
+    best[0] = best[min(1, end)]
+    return best[: end + 1]
 
 
 def _best_setting_s(ahead: Sequence[Sequence[Foresight]]) -> list[float]:
@@ -115,16 +129,13 @@ def rounds_of(request: Foresight, gamma: int, stop: int) -> list[Rounds]:
     arms = [Rounds([1] * length, request.verify_s[0].tolist())]
     for reach in request.drafts:
         sent = np.clip(np.minimum(reach.sent[stop], cap), 0, None)
-        withheld = (reach.sent[stop] < np.minimum(reach.made, cap)).astype(np.int64)
         tokens = np.minimum(np.minimum(sent, reach.right) + 1, left)
-        seconds = (
-            np.where(cap >= 1, reach.round_s, 0.0) + reach.step_s * (sent + withheld) + request.verify_s[sent, here]
-        )
+        seconds = np.where(cap >= 1, reach.round_s, 0.0) + reach.step_s * sent + request.verify_s[sent, here]
         arms.append(Rounds(tokens.tolist(), _floats(seconds)))
     return arms
 
 
-def _floats(values: npt.NDArray[np.float64]) -> list[float]:
+def _floats(values: Floats) -> list[float]:
     return [float(value) for value in values]
 
 

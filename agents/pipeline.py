@@ -13,8 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 from agents.export import export_policy
 from agents.learning import Learned, learn
 from agents.livecheck import LiveCheck, live_check
+from agents.round_table import RoundTable
+from agents.settings import AgentSettings
 from agents.setup import Setting, agent_settings, prepare, round_table
-from agents.suite import run_suite
+from agents.suite import Policy, run_suite
+from agents.tuning import best_token_price
 from envs.live import LiveWorld
 from runtime.bundle import Bundle, read_bundle, write_bundle
 from runtime.control.action import ActionCodec
@@ -41,21 +44,24 @@ def run(config: DictConfig, folder: Path) -> None:
     say(f"profile: {setting.profile.device}, plain step {setting.costs.plain_s(200) * 1e3:.1f} ms")
     models = open_target(config, setting) if config.env.name == "live" else None
     train_world = setting.train if models is None else live_world(config, setting, models, "train")
+    table = round_table(setting)
+    settings = with_token_price(config, settings, setting, table)
     learned = learn(
         settings,
         setting.train,
         train_world.env,
         config.env.n_envs,
-        round_table(setting),
+        table,
         folder,
         config.seed,
         config.progress,
     )
     if isinstance(train_world, LiveWorld):
         train_world.close()
-    bundle = export(config, setting, learned, folder)
+    bundle = export(config, setting, settings, learned, folder)
     point_latest(folder)
-    run_suite(config, setting, {"policy": bundle.controller}, folder / "evaluation")
+    policy = Policy(bundle.controller, bundle.policy_sha256)
+    run_suite(config, setting, {"policy": policy}, folder / "evaluation")
     if config.live_check and not config.dry_run:
         models = models or open_target(config, setting)
         check = check_live(config, setting, models, bundle)
@@ -64,7 +70,15 @@ def run(config: DictConfig, folder: Path) -> None:
     say(f"bundle: {bundle.folder}")
 
 
-def export(config: DictConfig, setting: Setting, learned: Learned, folder: Path) -> Bundle:
+def with_token_price(config: DictConfig, settings: AgentSettings, setting: Setting, table: RoundTable) -> AgentSettings:
+    """The settings with a price of a token: their own, else the one with which the heuristic is fastest in training."""
+    if settings.token_price is not None:
+        return settings
+    streams = 1 if config.dry_run else config.suite.tuning_streams
+    return dataclasses.replace(settings, token_price=best_token_price(setting, table, streams, config.progress))
+
+
+def export(config: DictConfig, setting: Setting, settings: AgentSettings, learned: Learned, folder: Path) -> Bundle:
     """The trained policy as a bundle; read back and checked."""
     n_drafts = len(setting.specs)
     graph = folder / "policy.onnx"
@@ -78,7 +92,7 @@ def export(config: DictConfig, setting: Setting, learned: Learned, folder: Path)
     training: dict[str, Any] = {
         key: OmegaConf.to_container(config[key], resolve=True) for key in ("env", "workload", "device")
     }
-    training["agent"] = dataclasses.asdict(agent_settings(config))  # what was really used, a dry run's too
+    training["agent"] = dataclasses.asdict(settings)  # what was really used, a dry run's too
     write_bundle(
         folder / "bundle",
         graph,

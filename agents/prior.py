@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from agents.round_table import RoundTable
+from agents.round_table import LEAST, SHIFT_WEIGHT, RoundTable
 from runtime.control.observation import DRAFT_INDEX, GLOBAL_INDEX, G, P
 from runtime.core import GAMMAS, STOP_LEVELS
 
@@ -48,20 +48,20 @@ class HeuristicPrior(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:
         """Raw observations (batch, G + N * P) to scores (batch, n_logits)."""
         glob, rows = observation[:, :G], observation[:, G:].reshape(-1, self.n_drafts, P)
-        saving = self._savings(glob, rows)  # (batch, N, Γ, S)
+        saving = self._savings(glob, rows, self.estimate(rows))  # (batch, N, Γ, S)
         best = saving.amax(dim=3)  # (batch, N, Γ)
+        lasting = self._savings(glob, rows, self.outlook(rows)).flatten(2).amax(dim=2)  # (batch, N)
         resident = rows[:, :, DRAFT_INDEX["resident"]]
         usable = best * self.sharpness + (resident[:, :, None] - 1.0) * -UNAVAILABLE
         speculate = torch.cat([torch.zeros_like(usable[:, 0, :1]), usable.flatten(1)], dim=1)
         stop = self._stop_scores(saving, usable)
-        prefetch = self._prefetch_scores(glob, rows, best.amax(dim=2))
+        prefetch = self._prefetch_scores(glob, rows, lasting)
         zeros = torch.zeros_like(glob[:, :1])
         keep = self._kv_scores(glob)
         return torch.cat([speculate, stop, prefetch, zeros, keep, zeros, zeros + 1.0], dim=1)
 
-    def _savings(self, glob: Tensor, rows: Tensor) -> Tensor:
-        """Expected plain steps saved by one round, (batch, N, Γ, S)."""
-        estimate = self.estimate(rows)
+    def _savings(self, glob: Tensor, rows: Tensor, estimate: Tensor) -> Tensor:
+        """Expected plain steps saved by one round, (batch, N, Γ, S), if a next guess is right this often, (batch, N)."""
         bins = self.curves.shape[1]
         place = estimate.clamp(0.0, 1.0) * (bins - 1)
         low = place.floor().clamp(max=bins - 2)
@@ -75,13 +75,22 @@ class HeuristicPrior(nn.Module):
         return self.token_price * accepted - (cost - 1.0)
 
     def estimate(self, rows: Tensor) -> Tensor:
-        """Acceptance to expect of every draft, (batch, N): evidence while it is fresh, else the topic's prediction."""
+        """Acceptance to expect of every draft's next guess, (batch, N).
+
+        Evidence while it is fresh, else the topic's prediction; corrected by what the last token says.
+        """
         evidence = rows[:, :, DRAFT_INDEX["acceptance"]]
         predicted = rows[:, :, DRAFT_INDEX["predicted"]]
         fresh = self.evidence_share * torch.exp(-rows[:, :, DRAFT_INDEX["staleness"]] / 16.0)
         blended = fresh * evidence + (1.0 - fresh) * predicted
+        blended = torch.logit(blended, eps=LEAST) + SHIFT_WEIGHT * rows[:, :, DRAFT_INDEX["next_shift"]]
+        blended = torch.sigmoid(blended)
         lookup = rows[:, :, DRAFT_INDEX["weightless"]] > 0.0
         return torch.where(lookup, rows[:, :, DRAFT_INDEX["confidence"]], blended)
+
+    def outlook(self, rows: Tensor) -> Tensor:
+        """Acceptance to expect of every draft over the next rounds, (batch, N): the topic's prediction."""
+        return rows[:, :, DRAFT_INDEX["predicted"]]
 
     def _verify_ratio(self, glob: Tensor, drafted: Tensor) -> Tensor:
         """Verify cost at a fractional number of guesses, interpolated over 0, 1, 2, 4, 8."""

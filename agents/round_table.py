@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from agents.foresight import Reach
 from runtime.core import GAMMAS, STOP_LEVELS
 from runtime.decoding.drafters.lookup import LookupDrafter
 from runtime.state import EVIDENCE_DECAY
@@ -25,20 +26,28 @@ SMOOTHING = 30.0
 """Positions of the pooled curve mixed into every bin of a draft."""
 
 
+SHIFT_WEIGHT = 6.0
+"""Logits of a whole unit of the last token's shift (fitted by logistic regression on training texts)."""
+LEAST = 0.01
+"""Estimates are kept this far from 0 and 1 before they become logits."""
+
+
 class GuessRow(NamedTuple):
     """One draft on one text. All arrays have shape (positions,).
 
     Attributes:
         draft: Index of the draft.
         matches: Whether the draft's guess is the target's token.
-        probability: Calibrated probability of that guess.
+        reach: How far it gets from there.
         predicted: Topic predictor's acceptance before that position.
+        shift: What the last token says about that position.
     """
 
     draft: int
     matches: npt.NDArray[np.bool_]
-    probability: Floats
+    reach: Reach
     predicted: Floats
+    shift: Floats
 
 
 class LookupRow(NamedTuple):
@@ -68,45 +77,32 @@ class RoundTable:
     statistics: Floats
 
 
-def chain_statistics(matches: npt.NDArray[np.bool_], probability: Floats) -> Floats:
+def reach_statistics(reach: Reach) -> Floats:
     """Accepted, verified and computed guesses of a round from every position.
-
-    Behind its first wrong guess a draft is taken to stay as sure as it was there.
 
     Returns:
         Float32, shape (positions, gammas, stops, 3).
     """
-    n = len(matches)
-    longest = GAMMAS[-1]
-    padded_match = np.concatenate([matches, np.zeros(longest, dtype=np.bool_)])
-    padded_p = np.concatenate([probability, np.zeros(longest, dtype=np.float32)])
-    windows = np.arange(n)[:, None] + np.arange(longest)
-    right = np.logical_and.accumulate(padded_match[windows], axis=1)  # (n, longest)
-    p = padded_p[windows]
-    first_wrong = np.where(right.all(axis=1), longest - 1, right.argmin(axis=1))
-    frozen = np.minimum(np.arange(longest), first_wrong[:, None])
-    p = np.take_along_axis(p, frozen, axis=1)
-    reached = np.cumprod(p, axis=1)
-    result = np.zeros((n, len(GAMMAS), len(STOP_LEVELS), 3), dtype=np.float32)
-    for s, stop in enumerate(STOP_LEVELS):
-        going = reached >= stop
+    result = np.zeros((len(reach.right), len(GAMMAS), len(STOP_LEVELS), 3), dtype=np.float32)
+    for s in range(len(STOP_LEVELS)):
         for g, gamma in enumerate(GAMMAS):
-            sent = np.logical_and.accumulate(going[:, :gamma], axis=1).sum(axis=1)
-            result[:, g, s, 0] = np.minimum(right[:, :gamma].sum(axis=1), sent)
-            result[:, g, s, 1] = sent
-            result[:, g, s, 2] = np.minimum(sent + (sent < gamma), gamma)
+            sent = np.minimum(reach.sent[s], gamma)
+            result[:, g, s, 0] = np.minimum(reach.right, sent)
+            result[:, g, s, 1] = result[:, g, s, 2] = sent
     return result
 
 
-def estimates(matches: npt.NDArray[np.bool_], predicted: Floats, start: float) -> Floats:
-    """The acceptance a session with fresh evidence would estimate before every position."""
+def estimates(matches: npt.NDArray[np.bool_], predicted: Floats, shift: Floats, start: float) -> Floats:
+    """The acceptance of the next guess that a session with fresh evidence would estimate before every position."""
     recent = np.empty(len(matches), dtype=np.float32)
     value = start
     for i, match in enumerate(matches):
         recent[i] = value
         value = value * EVIDENCE_DECAY + (1.0 - EVIDENCE_DECAY) * float(match)
-    mixed: Floats = 0.6 * recent + 0.4 * predicted
-    return mixed
+    mixed = np.clip(0.6 * recent + 0.4 * predicted, LEAST, 1.0 - LEAST)
+    logits = np.log(mixed) - np.log1p(-mixed) + SHIFT_WEIGHT * shift
+    estimate: Floats = (1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
+    return estimate
 
 
 def lookup_row(draft: int, drafter: LookupDrafter, prompt: Sequence[int], output: Sequence[int]) -> LookupRow:
@@ -138,8 +134,8 @@ def build_round_table(
     for row in rows:
         if not len(row.matches):
             continue
-        statistics = chain_statistics(row.matches, row.probability)
-        estimate = estimates(row.matches, row.predicted, expected[row.draft])
+        statistics = reach_statistics(row.reach)
+        estimate = estimates(row.matches, row.predicted, row.shift, expected[row.draft])
         bins = np.clip(np.rint(estimate * (BINS - 1)).astype(int), 0, BINS - 1)
         np.add.at(sums[row.draft], bins, statistics)
         np.add.at(counts[row.draft], bins, 1.0)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from agents.devices import BuiltDevice
+from agents.foresight import model_reach
 from agents.round_table import GuessRow, RoundTable, build_round_table, lookup_row
 from agents.settings import AgentSettings
 from envs.traces import TraceSet
@@ -38,7 +42,7 @@ class Setting:
         topic: The zoo's topic predictor.
         memory: The byte budget.
         train: World of the training split.
-        heldout: World of the held-out split.
+        heldout: World of the held-out split; a suite may judge on another device and workload than it trains on.
     """
 
     zoo: Zoo
@@ -57,25 +61,40 @@ def project_path(path: str) -> Path:
 
 
 def load_zoo(config: DictConfig) -> Zoo:
-    """The zoo of the configuration, its files checked."""
+    """The zoo of the configuration with the drafts it asks for, its files checked."""
     zoo = Zoo.load(project_path(config.zoo.folder))
+    zoo = zoo if config.zoo.drafts is None else zoo.only(config.zoo.drafts)
     zoo.verify_files()
     return zoo
 
 
-def load_profile(config: DictConfig, zoo: Zoo) -> Profile:
-    """The device's profile: a given file, a kept measurement, or a new measurement."""
-    if config.device.profile:
-        profile = Profile.load(project_path(config.device.profile))
+def load_profile(config: DictConfig, zoo: Zoo, device: DictConfig | None = None) -> Profile:
+    """A device's profile: a given file, one built from ratios, a kept measurement, or a new measurement.
+
+    Args:
+        config: The composed configuration.
+        zoo: The zoo.
+        device: Another device than the configuration's.
+    """
+    device = config.device if device is None else device
+    threads = device.threads or usable_threads()
+    if device.profile:
+        profile = Profile.load(project_path(device.profile))
+    elif device.built:
+        profile = _built(device.built).profile(zoo, threads)
     else:
+        whole = Zoo.load(zoo.folder)  # measured once, whatever drafts a run asks for
         profile = device_profile(
-            zoo,
-            target=config.zoo.target,
-            threads=config.device.threads or usable_threads(),
-            remeasure=config.device.remeasure,
-            progress=config.progress,
+            whole, target=config.zoo.target, threads=threads, remeasure=device.remeasure, progress=config.progress
         )
-    return profile if config.device.load_rounds is None else _with_loads(profile, float(config.device.load_rounds))
+    return profile if device.load_rounds is None else _with_loads(profile, float(device.load_rounds))
+
+
+def _built(ratios: DictConfig) -> BuiltDevice:
+    try:
+        return BuiltDevice(**cast(dict[str, Any], OmegaConf.to_container(ratios)))
+    except (TypeError, AttributeError) as error:
+        raise UserError(f"device.built: {error}; see conf/device/jetson-orin-nano.yaml") from None
 
 
 def _with_loads(profile: Profile, rounds: float) -> Profile:
@@ -116,12 +135,27 @@ def prepare(config: DictConfig) -> Setting:
     topic = TopicPredictor.load(zoo.folder / zoo.topic, zoo.draft_names)
     memory = memory_budget(config, zoo)
     world = WorldConfig(memory, config.env.decision_interval, config.env.max_steps)
-    workload = WorkloadConfig(**OmegaConf.to_container(config.workload))  # type: ignore[arg-type]
+    judged_workload = config.workload
+    if config.suite.judged_workload is not None:
+        judged_workload = OmegaConf.merge(config.workload, config.suite.judged_workload)
+    judged_costs = costs
+    if config.suite.judged_device is not None:
+        judged_costs = CostModel(load_profile(config, zoo, config.suite.judged_device), zoo.draft_names)
     train, heldout = (
-        ReplayWorld(load_traces(config, zoo, split), specs, costs, topic, world, workload, split)
-        for split in ("train", "heldout")
+        ReplayWorld(load_traces(config, zoo, split), specs, world_costs, topic, world, workload_config(workload), split)
+        for split, world_costs, workload in (
+            ("train", costs, config.workload),
+            ("heldout", judged_costs, judged_workload),
+        )
     )
     return Setting(zoo, specs, profile, costs, topic, memory, train, heldout)
+
+
+def workload_config(workload: DictConfig) -> WorkloadConfig:
+    """The workload of a configuration, checked."""
+    values = cast(dict[str, Any], OmegaConf.to_container(workload))
+    lists = {name: tuple(values[name]) for name in ("domains", "kinds")}
+    return WorkloadConfig(**{**values, **lists})
 
 
 def agent_settings(config: DictConfig) -> AgentSettings:
@@ -142,16 +176,18 @@ def round_table(setting: Setting) -> RoundTable:
     world = setting.train
     columns = recorded_columns(world.traces, [s.name for s in setting.specs], [s.loadable for s in setting.specs])
     rows, lookups = [], []
+    tables = [np.asarray(table, dtype=np.float64) for table in world.bank.tables]
     drafters = {i: LookupDrafter(spec.calibration) for i, spec in enumerate(setting.specs) if not spec.loadable}
-    for trace in world.traces.split("train"):
+    for trace in world.generator.traces:
         predicted = setting.topic.predict_all((*trace.prompt_ids, *trace.output_ids), len(trace.prompt_ids))[:-1]
         for index, column in enumerate(columns):
             if column is None:
                 lookups.append(lookup_row(index, drafters[index], trace.prompt_ids, trace.output_ids))
                 continue
-            draft, (slope, offset) = trace.drafts[column], setting.specs[index].calibration
-            raw = draft.probability.clip(1e-5, 1 - 1e-6)
-            probability = (1.0 / (1.0 + (raw / (1.0 - raw)) ** -slope * 2.718281828459045**-offset)).astype("float32")
-            rows.append(GuessRow(index, draft.match, probability, predicted[:, index]))
+            view = world.bank.text(trace.prompt_ids, trace.prompt_id).views[index]
+            assert view is not None, "a draft with a column has a view"
+            reach = model_reach(view, tables[index], 0.0)
+            shift = setting.topic.shift[[trace.prompt_ids[-1], *trace.output_ids[:-1]], index]
+            rows.append(GuessRow(index, trace.drafts[column].match, reach, predicted[:, index], shift))
     names = tuple(spec.name for spec in setting.specs)
     return build_round_table(names, tuple(spec.expected for spec in setting.specs), rows, lookups)

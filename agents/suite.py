@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from omegaconf import DictConfig
 
-from agents.agreement import Agreement, RecordingController, replay_agreement
-from agents.baselines import tuned_baselines
+from agents.agreement import agreements, write_agreement
 from agents.evaluation import Factory, StreamResult, evaluate
 from agents.oracle import oracle_results
+from agents.pictures import suite_pictures
+from agents.pieces import serve_in_pieces
+from agents.raw_rows import RUNS, write_runs
 from agents.report.console import print_report
 from agents.report.files import write_report
 from agents.report.revision import git_revision
 from agents.report.rows import Report, build_rows
 from agents.setup import Setting
+from agents.tuning import STATIC, Tuned, tuned_baselines
 from envs.live import LiveWorld
 from envs.workload import Stream
 from envs.world import ReplayWorld
@@ -26,10 +30,18 @@ from runtime.files import write_json
 
 HELDOUT_SEED = 40_000
 """Held-out streams are drawn with this seed plus the run's."""
+LIBRARIES = ("torch", "transformers", "stable-baselines3", "sb3-contrib", "gymnasium", "numpy")
+
+
+class Policy(NamedTuple):
+    """A policy to judge: how it is built, and the hash of its graph."""
+
+    make: Factory
+    sha256: str
 
 
 def run_suite(
-    config: DictConfig, setting: Setting, policies: Mapping[str, Factory], out: Path, live: LiveWorld | None = None
+    config: DictConfig, setting: Setting, policies: Mapping[str, Policy], out: Path, live: LiveWorld | None = None
 ) -> Report:
     """Judge policies and every baseline; print the table and write the report.
 
@@ -41,90 +53,80 @@ def run_suite(
         live: The real decoder; None = replay.
     """
     suite = config.suite
-    streams_wanted = 1 if config.dry_run else suite.streams
-    baselines, tuned = tuned_baselines(
-        setting, 1 if config.dry_run else suite.tuning_streams, config.seed, config.progress
-    )
-    factories = chosen({**baselines, **policies}, suite.controllers)
+    baselines, tuned = _baselines(config, setting, policies)
+    factories = {**baselines, **{name: policy.make for name, policy in policies.items()}}
     heldout = setting.heldout
     if suite.requests is not None:
         heldout = replace(heldout, workload=replace(heldout.workload, requests=suite.requests))
-    streams = heldout.streams(HELDOUT_SEED + config.seed, streams_wanted)
+    streams = heldout.streams(HELDOUT_SEED + config.seed, 1 if config.dry_run else suite.streams)
+    out.mkdir(parents=True, exist_ok=True)
     if live is None:
-        results = evaluate(factories, streams, heldout.session, config.seed, progress=config.progress)
-        results += oracle_results(streams, heldout.bank, config.seed)
+        results = evaluate(factories, streams, heldout.session, config.seed, progress=config.progress, workers=0)
+        bounds = oracle_results(streams, heldout, config.seed)
     else:
-        results = _on_the_device(config, heldout, factories, live, streams, out)
+        marks = {name: f"{each.gamma}:{each.stop}" for name, each in tuned.items()}
+        marks |= {name: policy.sha256 for name, policy in policies.items()}
+        results, bounds = _on_the_device(config, heldout, factories, marks, live, streams, out), []
+    profile = setting.heldout.costs.profile
     report = Report(
         suite=suite.name,
-        device=setting.profile.device,
-        simulated=setting.profile.simulated,
+        device=profile.device,
+        simulated=profile.simulated,
         git=git_revision(),
-        versions=library_versions("torch", "transformers", "stable-baselines3", "sb3-contrib", "gymnasium", "numpy"),
-        rows=build_rows(results, suite.resamples, config.seed),
+        versions=library_versions(*LIBRARIES),
+        rows=build_rows([*results, *bounds], suite.resamples, config.seed),
         replay=live is None,
         streams=len(streams),
         resamples=suite.resamples,
     )
-    out.mkdir(parents=True, exist_ok=True)
-    write_report(report, out)
+    pictures = suite_pictures(factories, streams, heldout, config.progress) if live is None else ()
+    write_report(report, out, pictures)
+    write_runs(out / RUNS, suite.name, results, streams, live is not None)
     write_json(
         out / "tuning.json",
-        {
-            "schema": 1,
-            "tuned": [
-                {"name": t.name, "gamma": t.gamma, "stop": t.stop, "tokens_per_s": t.tokens_per_s} for t in tuned
-            ],
-        },
+        {"schema": 1, "tuned": [{k: v for k, v in asdict(t).items() if k != "make"} for t in tuned.values()]},
     )
     print_report(report)
     return report
 
 
-def chosen(factories: Mapping[str, Factory], names: Sequence[str] | None) -> dict[str, Factory]:
-    """The controllers to judge; ``plain`` is always among them.
+def _baselines(
+    config: DictConfig, setting: Setting, policies: Mapping[str, Policy]
+) -> tuple[dict[str, Factory], dict[str, Tuned]]:
+    """The baselines that the suite asks for, tuned; ``plain`` is always among them.
 
     Raises:
-        UserError: If a name is not known.
+        UserError: If the suite asks for a controller that is not known.
     """
-    if names is None:
-        return dict(factories)
-    unknown = set(names) - set(factories) - {"policy"}
+    suite, asked = config.suite, config.suite.controllers
+    names = None if asked is None else {*asked, "plain"}
+    streams = 1 if config.dry_run else suite.tuning_streams
+
+    def wanted(name: str) -> bool:
+        return names is None or name in names or (name.startswith(STATIC) and STATIC in names)
+
+    found, tuned = tuned_baselines(setting, streams, config.seed, config.progress, wanted)
+    unknown = (names or set()) - set(found) - set(policies) - {"policy", STATIC}
     if unknown:
-        raise UserError(f"suite.controllers: no {', '.join(sorted(unknown))}; expected some of {', '.join(factories)}")
-    return {name: make for name, make in factories.items() if name == "plain" or name in names}
+        raise UserError(
+            f"suite.controllers: no {', '.join(sorted(unknown))}; leave it out (null = all) to see every name in the "
+            "report"
+        )
+    return found, tuned
 
 
 def _on_the_device(
     config: DictConfig,
     heldout: ReplayWorld,
     factories: Mapping[str, Factory],
+    marks: Mapping[str, str],
     live: LiveWorld,
-    streams: tuple[Stream, ...],
+    streams: Sequence[Stream],
     out: Path,
 ) -> list[StreamResult]:
     """Run everything on the real models; then ask replay what the same decisions would have taken."""
-    recorders = {name: RecordingController(make()) for name, make in factories.items()}
-    recorded: dict[str, Factory] = {name: (lambda r=recorder: r) for name, recorder in recorders.items()}  # type: ignore[misc]
-    try:
-        results = evaluate(recorded, streams, live.session, config.seed, reference="plain", progress=config.progress)
-    finally:
-        live.close()
-    agreements: list[Agreement] = [
-        replay_agreement(name, recorder, streams, heldout.session, results) for name, recorder in recorders.items()
-    ]
-    live_s, replay_s = sum(a.live_s for a in agreements), sum(a.replay_s for a in agreements)
-    write_json(
-        out / "replay_agreement.json",
-        {
-            "schema": 1,
-            "live_s": live_s,
-            "replay_s": replay_s,
-            "ratio": replay_s / live_s,
-            "controllers": [a._asdict() for a in agreements],
-        },
-    )
-    print(
-        f"replay of the same decisions: {replay_s:.1f} s predicted, {live_s:.1f} s live, ratio {replay_s / live_s:.3f}"
-    )
+    pieces = serve_in_pieces(factories, streams, live, out / "pieces", config.seed, marks, progress=config.progress)
+    results = [piece.result for name in factories for piece in pieces[name]]
+    replayed = evaluate(factories, streams, heldout.session, config.seed, progress=config.progress, workers=0)
+    write_agreement(out, agreements(pieces, streams, heldout.session), results, replayed)
     return results

@@ -1,59 +1,131 @@
-"""Tuning: the best length and stop level of a heuristic, on training streams only."""
+"""Tuning: the best setting of every baseline, on training streams only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import partial
 
-from agents.evaluation import serve
+from tqdm import tqdm
+
+from agents.baselines import Baseline, Make, Option, baselines, statics
+from agents.evaluation import Factory, serve
+from agents.heuristic import HeuristicController
+from agents.round_table import RoundTable
+from agents.setup import Setting, round_table
+from agents.workers import over_all_cores
 from envs.workload import Stream
+from envs.world import ReplayWorld
 from runtime.control.base import Controller
-from runtime.core import GAMMAS, STOP_LEVELS
-from runtime.session import DecodeSession
+
+TUNING_SEED = 20_000
+"""Tuning streams are drawn with this seed, from the training split."""
+STATIC = "static:"
+HEURISTIC = "heuristic"
+TOKEN_PRICES = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
+"""Plain decoding steps that a committed token may be worth to the heuristic."""
 
 
-class Trial(NamedTuple):
-    """One setting and the total tokens per second it gave."""
+@dataclass(frozen=True)
+class Tuned:
+    """A baseline in its best setting.
 
+    Attributes:
+        name: In reports.
+        gamma: Draft length.
+        stop: Stop level.
+        price: Price of a token, of those that have one.
+        tokens_per_s: On the tuning streams; 0 if there was nothing to tune.
+        make: Builds the controller for a device.
+    """
+
+    name: str
     gamma: int
     stop: int
+    price: float
     tokens_per_s: float
+    make: Make
 
 
-def tune(
-    make: Callable[[int, int], Controller],
-    streams: Sequence[Stream],
-    make_session: Callable[[], DecodeSession],
-    gammas: Sequence[int] = GAMMAS,
-    stops: Sequence[int] = tuple(range(len(STOP_LEVELS))),
-) -> tuple[Trial, tuple[Trial, ...]]:
-    """Try every length with every stop level.
+def tune(every: Sequence[Baseline], world: ReplayWorld, streams: Sequence[Stream], progress: bool) -> list[Tuned]:
+    """The fastest option of every baseline (the first of equals).
 
     Args:
-        make: Builds a controller from (gamma, stop level).
+        every: The baselines.
+        world: Training world.
         streams: Training streams, a handful.
-        make_session: A fresh session with empty memory.
-        gammas: Lengths to try.
-        stops: Stop levels to try.
-
-    Returns:
-        The fastest setting (the first of equals) and all of them.
+        progress: Whether to show a progress bar.
 
     Raises:
-        ValueError: If there is nothing to try or to try it on.
+        ValueError: If there are no streams.
     """
-    if not streams or not gammas or not stops:
-        raise ValueError(f"expected streams and settings, got {len(streams)} streams, {gammas} and {stops}")
-    trials = tuple(
-        Trial(gamma, stop, _tokens_per_s(make(gamma, stop), streams, make_session))
-        for gamma in gammas
-        for stop in stops
-    )
-    return max(trials, key=lambda trial: trial.tokens_per_s), trials
+    if not streams:
+        raise ValueError("expected training streams to tune on, got none")
+    jobs = [(b, option) for b, each in enumerate(every) if len(each.options) > 1 for option in range(len(each.options))]
+
+    def rate(job: tuple[int, int]) -> float:
+        return tokens_per_s(every[job[0]].options[job[1]].make(world.costs), streams, world)
+
+    world.bank  # noqa: B018 - made ready once, before workers fork
+    rates: dict[tuple[int, int], float] = {}
+    for index, value in tqdm(
+        over_all_cores(rate, jobs), total=len(jobs), desc="tuning baselines", unit="settings", disable=not progress
+    ):
+        rates[jobs[index]] = value
+    tuned = []
+    for b, each in enumerate(every):
+        best = max(range(len(each.options)), key=lambda o, b=b: rates.get((b, o), 0.0))  # type: ignore[misc]
+        option = each.options[best]
+        tuned.append(Tuned(each.name, option.gamma, option.stop, option.price, rates.get((b, best), 0.0), option.make))
+    return tuned
 
 
-def _tokens_per_s(
-    controller: Controller, streams: Sequence[Stream], make_session: Callable[[], DecodeSession]
-) -> float:
-    results = [serve(controller, stream, make_session(), controller.name)[0] for stream in streams]
+def tokens_per_s(controller: Controller, streams: Sequence[Stream], world: ReplayWorld) -> float:
+    """Total tokens per second of a controller over some streams."""
+    results = [serve(controller, stream, world.session(), controller.name)[0] for stream in streams]
     return sum(result.tokens for result in results) / sum(result.seconds for result in results)
+
+
+def tuned_baselines(
+    setting: Setting, streams: int, seed: int, progress: bool, wanted: Callable[[str], bool] = lambda name: True
+) -> tuple[dict[str, Factory], dict[str, Tuned]]:
+    """Baselines by their name in reports, ready for the judged device, and what tuning chose.
+
+    The statics are always tuned: which draft is strongest follows from them. ``best_static`` is the best of them.
+
+    Args:
+        setting: What the run works with.
+        streams: Training streams to tune on.
+        seed: Of baselines that draw.
+        progress: Whether to show progress bars.
+        wanted: Which names are to be judged; others are left out.
+    """
+    chosen = setting.train.streams(TUNING_SEED, streams)
+    alone = tune(statics(setting.specs), setting.train, chosen, progress)
+    best = max(alone, key=lambda found: found.tokens_per_s)
+    strongest = [spec.name for spec in setting.specs].index(best.name.removeprefix(STATIC))
+    others = [each for each in baselines(setting.specs, strongest, seed) if wanted(each.name)]
+    if wanted(HEURISTIC):
+        others.append(heuristic(round_table(setting)))
+    found = {each.name: each for each in tune(others, setting.train, chosen, progress)}
+    found |= {f"{each.name}:{each.gamma}": each for each in alone} | {"best_static": best}
+    found = {name: each for name, each in found.items() if wanted(name)}
+    return {name: partial(each.make, setting.heldout.costs) for name, each in found.items()}, found
+
+
+def best_token_price(setting: Setting, table: RoundTable, streams: int, progress: bool) -> float:
+    """Price of a token with which the heuristic is fastest on training streams."""
+    chosen = setting.train.streams(TUNING_SEED, streams)
+    (best,) = tune([heuristic(table)], setting.train, chosen, progress)
+    return best.price
+
+
+def heuristic(table: RoundTable) -> Baseline:
+    """What the policy starts from, with the best price of a token."""
+    return Baseline(
+        HEURISTIC,
+        tuple(
+            Option(0, 0, lambda costs, price=price: HeuristicController(table, price), price)  # type: ignore[misc]
+            for price in TOKEN_PRICES
+        ),
+    )

@@ -1,5 +1,6 @@
 """Record traces: ``python -m envs.record --target FOLDER --drafts FOLDER --corpus FILE --out FILE``.
 
+The corpus may also be a trace file: a new draft is then recorded along the texts of an earlier recording.
 Works through the corpus in shards beside ``--out``; killed and started again it goes on behind the last finished
 shard. The trace file appears whole, and the shards are removed then.
 """
@@ -12,10 +13,13 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import nn
 from tqdm import tqdm
@@ -25,10 +29,11 @@ from envs.traces import DraftRef, DraftTrace, Trace, TraceSet, concatenated
 from envs.zoo.corpus import corpus_file
 from envs.zoo.plan import texts_sha256
 from envs.zoo.target import load_target
-from envs.zoo.texts import Text, read_texts
+from envs.zoo.texts import Prompt, Text, read_texts
 from runtime.engine.draft_file import SUFFIX, read_draft
 from runtime.engine.draft_net import DraftNet, build_draft_net
 from runtime.engine.fingerprint import target_fingerprint
+from runtime.engine.sources import resolve_model
 from runtime.errors import UserError
 from runtime.files import sha256_file
 
@@ -117,15 +122,20 @@ class Recorder:
         return shard
 
 
-def read_drafts(folder: Path, target: str) -> list[tuple[DraftRef, DraftNet]]:
+def read_drafts(folder: Path, target: str, target_folder: Path | None = None) -> list[tuple[DraftRef, DraftNet]]:
     """Every draft of a folder, by name.
+
+    Args:
+        folder: Folder of the draft files.
+        target: Fingerprint of the target.
+        target_folder: The target's folder, for drafts that are made of its layers.
 
     Raises:
         UserError: If there is none, one is damaged, or one belongs to another target.
     """
     drafts = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
-        draft = read_draft(path)
+        draft = read_draft(path, target_folder)
         if draft.header.target_sha256 != target:
             raise UserError(
                 f"{path}: expected a draft of target {target[:12]}…, got one of {draft.header.target_sha256[:12]}…: "
@@ -137,6 +147,70 @@ def read_drafts(folder: Path, target: str) -> list[tuple[DraftRef, DraftNet]]:
     return drafts
 
 
+def read_corpus(path: Path, target: str) -> list[Text]:
+    """The texts of a corpus, or those that a trace file was recorded along.
+
+    Args:
+        path: A Parquet file of either kind, or a corpus's folder.
+        target: Fingerprint of the target; a trace file says whose texts it holds.
+
+    Raises:
+        UserError: If there is no such file, or it holds traces of another target.
+    """
+    file = existing_corpus(path)
+    try:
+        metadata = pq.read_schema(file).metadata or {}
+        if b"specpilot.schema" not in metadata:
+            return list(read_texts(file))
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"{file}: not a readable corpus ({error}): write it again") from None
+    return [_text_of(trace) for trace in TraceSet.load(file, target).traces]
+
+
+def existing_corpus(path: Path) -> Path:
+    """The file that is meant by a corpus's path.
+
+    Raises:
+        UserError: If there is none.
+    """
+    file = corpus_file(path)
+    if not file.is_file():
+        raise UserError(f"no corpus at {file}: check the path, or write one with `python -m envs.zoo.distill`")
+    return file
+
+
+def _text_of(trace: Trace) -> Text:
+    names = {name: getattr(trace, name) for name in Prompt.__dataclass_fields__ if name != "messages"}
+    return Text(Prompt(**names, messages="[]"), list(trace.prompt_ids), list(trace.output_ids), "")
+
+
+def limited(texts: Sequence[Text], limit: int) -> list[Text]:
+    """At most ``limit`` texts of every split, evenly over domains and kinds, whole groups only.
+
+    Groups are taken one at a time in the order of the texts, from the domain and kind that has given the fewest texts
+    so far; a group that would pass the limit is left out.
+    """
+    groups: dict[tuple[str, str, str], dict[str, list[Text]]] = {}
+    for text in texts:
+        prompt = text.prompt
+        found = groups.setdefault((prompt.split, prompt.domain, prompt.kind), {})
+        found.setdefault(prompt.group, []).append(text)
+    waiting = {cell: iter(found.values()) for cell, found in groups.items()}
+    taken = dict.fromkeys(waiting, 0)
+    total: Counter[str] = Counter()
+    chosen: set[str] = set()
+    while waiting:
+        cell = min(waiting, key=lambda name: taken[name])
+        group = next(waiting[cell], None)
+        if group is None or total[cell[0]] + len(group) > limit:
+            del waiting[cell]
+            continue
+        chosen |= {text.prompt.group for text in group}
+        taken[cell] += len(group)
+        total[cell[0]] += len(group)
+    return [text for text in texts if text.prompt.group in chosen]
+
+
 def record(options: argparse.Namespace) -> TraceSet:
     """Record as the command line says.
 
@@ -144,16 +218,21 @@ def record(options: argparse.Namespace) -> TraceSet:
         UserError: If the target, a draft, the corpus or a split does not work.
     """
     torch.set_num_threads(1)
-    file = corpus_file(options.corpus)
-    if not file.is_file():
-        raise UserError(f"no corpus at {file}: check the path, or write one with `python -m envs.zoo.distill`")
-    splits = [name.strip() for name in options.splits.split(",")]
-    texts = [text for text in read_texts(file) if text.prompt.split in splits]
-    if missing := sorted(set(splits) - {text.prompt.split for text in texts}):
-        raise UserError(f"{file}: no text of the splits {', '.join(missing)}: name splits that the corpus has")
-    target = load_target(options.target)
+    for path in options.corpus:  # before the target is loaded, which takes longer
+        existing_corpus(path)
+    folder = resolve_model(options.target)
+    target = load_target(str(folder))
     fingerprint = target_fingerprint(target.model)
-    drafts = read_drafts(options.drafts, fingerprint)
+    splits = [name.strip() for name in options.splits.split(",")]
+    texts = [text for path in options.corpus for text in read_corpus(path, fingerprint) if text.prompt.split in splits]
+    if missing := sorted(set(splits) - {text.prompt.split for text in texts}):
+        raise UserError(
+            f"{', '.join(map(str, options.corpus))}: no text of the splits {', '.join(missing)}: name splits that the "
+            "corpus has"
+        )
+    if options.limit:
+        texts = limited(texts, options.limit)
+    drafts = read_drafts(options.drafts, fingerprint, folder)
     embed = target.model.get_input_embeddings()
     recorder = Recorder(fingerprint, embed, drafts, target.eos_ids, workers=options.workers)
     return recorder.record(texts, options.out)
@@ -168,8 +247,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--target", required=True, help="Hugging Face folder or hub id of the target")
     add("--drafts", required=True, type=Path, help="folder of draft files")
-    add("--corpus", required=True, type=Path, help="Parquet file of texts, or its folder")
+    add("--corpus", required=True, type=Path, action="append", help="Parquet file of texts or traces; may be repeated")
     add("--splits", default="train,heldout", help="comma-separated splits to record")
+    add("--limit", type=int, default=0, help="most texts of a split, evenly over domains and kinds; 0 = all")
     add("--out", required=True, type=Path, help="trace file to write")
     add("--workers", type=int, default=os.cpu_count() or 1, help="drafts recorded at once, one processor thread each")
     return parser

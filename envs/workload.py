@@ -29,6 +29,10 @@ class WorkloadConfig:
         follow_up: Chance that a request continues the topic's open document or conversation, or opens one; else it
             is a fresh single prompt.
         max_new_tokens: Most tokens of an answer; 0 = as many as were recorded.
+        short_share: Chance that an answer is cut to ``short_tokens``.
+        short_tokens: Most tokens of such an answer.
+        domains: Domains of the prompts; none = all that were recorded.
+        kinds: Kinds of prompts (``single``, ``rag``, ``chat``); none = all.
     """
 
     requests: int = 10
@@ -36,6 +40,10 @@ class WorkloadConfig:
     max_topic_requests: int = 4
     follow_up: float = 0.6
     max_new_tokens: int = 0
+    short_share: float = 0.0
+    short_tokens: int = 24
+    domains: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.requests < 1:
@@ -45,8 +53,11 @@ class WorkloadConfig:
                 "workload: expected 1 <= min_topic_requests <= max_topic_requests, got "
                 f"{self.min_topic_requests} and {self.max_topic_requests}"
             )
-        if not 0.0 <= self.follow_up <= 1.0:
-            raise UserError(f"workload.follow_up is a probability, got {self.follow_up}")
+        for name in ("follow_up", "short_share"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UserError(f"workload.{name} is a probability, got {getattr(self, name)}")
+        if self.short_tokens < 1:
+            raise UserError(f"workload.short_tokens must be at least 1, got {self.short_tokens}")
         if self.max_new_tokens < 0:
             raise UserError(f"workload.max_new_tokens must be at least 0, got {self.max_new_tokens}")
 
@@ -70,13 +81,13 @@ class Workload:
         config: What a stream is like.
 
     Raises:
-        UserError: If the split has no traces.
+        UserError: If the split has no traces of such domains and kinds.
     """
 
     def __init__(self, traces: TraceSet, split: str, config: WorkloadConfig) -> None:
         self.config = config
         self._eos_ids = traces.eos_ids
-        chosen = traces.split(split)
+        self.traces = chosen = _wanted(traces.split(split), split, config)
         self._longest = max(len(trace.output_ids) for trace in chosen)
         self._domains = {
             domain: [trace for trace in chosen if trace.domain == domain]
@@ -96,17 +107,18 @@ class Workload:
         endless = self._endless(random.Random(str(seed)))
         return tuple(self._cut(endless) for _ in range(count))
 
-    def request(self, trace: Trace) -> Request:
-        """The request that a trace answers."""
+    def request(self, trace: Trace, short: bool = False) -> Request:
+        """The request that a trace answers; ``short`` = with a short answer."""
         ended = trace.output_ids[-1] in self._eos_ids
         most = self._longest if ended else len(trace.output_ids)
         wanted = self.config.max_new_tokens or most
+        wanted = min(wanted, self.config.short_tokens) if short else wanted
         return Request(trace.prompt_id, trace.prompt_ids, min(wanted, most), self._eos_ids, trace.domain)
 
-    def _cut(self, endless: Iterator[Trace]) -> Stream:
-        return tuple(Item(self.request(trace), trace) for trace in islice(endless, self.config.requests))
+    def _cut(self, endless: Iterator[Item]) -> Stream:
+        return tuple(islice(endless, self.config.requests))
 
-    def _endless(self, rng: random.Random) -> Iterator[Trace]:
+    def _endless(self, rng: random.Random) -> Iterator[Item]:
         topics = {domain: _Topic(traces, rng) for domain, traces in self._domains.items()}
         order: list[str] = []
         last = ""
@@ -118,7 +130,31 @@ class Workload:
                     order.reverse()
             last = order.pop()
             for _ in range(rng.randint(self.config.min_topic_requests, self.config.max_topic_requests)):
-                yield topics[last].next(rng.random() < self.config.follow_up)
+                trace = topics[last].next(rng.random() < self.config.follow_up)
+                short = self.config.short_share > 0.0 and rng.random() < self.config.short_share
+                yield Item(self.request(trace, short), trace)
+
+
+def _wanted(traces: Sequence[Trace], split: str, config: WorkloadConfig) -> list[Trace]:
+    """The traces of the domains and kinds that are asked for; each name must occur."""
+    for field, wanted in (("domains", config.domains), ("kinds", config.kinds)):
+        known = {getattr(trace, field.removesuffix("s")) for trace in traces}
+        if unknown := sorted(set(wanted) - known):
+            raise UserError(
+                f"workload.{field}: no traces of {', '.join(unknown)} in split '{split}', expected some of "
+                f"{', '.join(sorted(known))}"
+            )
+    chosen = [
+        trace
+        for trace in traces
+        if (not config.domains or trace.domain in config.domains) and (not config.kinds or trace.kind in config.kinds)
+    ]
+    if not chosen:
+        raise UserError(
+            f"workload: no trace of split '{split}' is of the kinds {', '.join(config.kinds)} and of the domains "
+            f"{', '.join(config.domains)}: ask for others"
+        )
+    return chosen
 
 
 class _Topic:

@@ -77,6 +77,11 @@ class Bundle:
     zoo: Zoo
     profile: Profile
 
+    @property
+    def policy_sha256(self) -> str:
+        """Hash of the policy's graph."""
+        return str(self.manifest["sha256"][POLICY])
+
     def controller(self, name: str = "policy") -> FrozenController:
         """The frozen policy."""
         n_drafts = len(self.zoo.drafts)
@@ -102,7 +107,8 @@ def write_bundle(
     try:
         shutil.copyfile(policy, aside / POLICY)
         profile.save(aside / PROFILE)
-        for name in (MANIFEST, zoo.topic, *(draft.file for draft in zoo.drafts)):
+        write_json(aside / ZOO_FOLDER / MANIFEST, zoo.manifest())
+        for name in (zoo.topic, *(draft.file for draft in zoo.drafts)):
             if name:
                 _copy(zoo.folder / name, aside / ZOO_FOLDER / name)
         hashed = [*_FIELDS["sha256"], *([f"{ZOO_FOLDER}/{zoo.topic}"] if zoo.topic else [])]

@@ -17,7 +17,7 @@ from runtime.errors import UserError
 GAMMAS: tuple[int, ...] = (1, 2, 4, 8)
 """Draft lengths a decision may name; 0 (plain decoding) is the absence of a draft."""
 
-STOP_LEVELS: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6)
+STOP_LEVELS: tuple[float, ...] = (0.0, 0.2, 0.35, 0.5)
 """Calibrated probability that a guess is reached and accepted, below which a draft stops guessing: off … high."""
 
 BLOCK_TOKENS = 32
@@ -40,6 +40,17 @@ class Phase(enum.IntEnum):
     """One round."""
     COMPLETE = 2
     """The request is finished: keep its KV or not."""
+
+
+class StopRule(enum.IntEnum):
+    """What is compared with the stop level, see ``runtime.decoding.stop_rule``."""
+
+    REACH = 0
+    """The calibrated probability that a guess is reached and accepted. A policy knows no other rule."""
+    TOKEN = 1
+    """The draft's raw probability of the guess."""
+    ENTROPY = 2
+    """AdaEDL's lower bound on the probability of acceptance."""
 
 
 class Victim(enum.IntEnum):
@@ -136,12 +147,14 @@ class Decision(NamedTuple):
 
     Attributes:
         draft: Index of the draft that guesses in this round; None = plain.
-        gamma: Most tokens guessed, one of ``GAMMAS``; 0 with ``draft=None``.
+        gamma: Most tokens guessed, one of ``GAMMAS``; 0 with ``draft=None``. Baselines may name any length up to the
+            longest.
         stop: Index into ``STOP_LEVELS``.
         prefetch: Index of a draft to load in the background; None = nothing.
         kv: ADMIT: reuse the stored prefix. COMPLETE: retain the KV of this request.
         victim: Which class gives up memory first if room is needed.
         wait: Load ``draft`` now and stall until it is there. Only baselines that load on demand use it.
+        rule: What is compared with the stop level. Only baselines use another than ``REACH``.
     """
 
     draft: int | None = None
@@ -151,6 +164,7 @@ class Decision(NamedTuple):
     kv: bool = False
     victim: Victim = Victim.DRAFTS
     wait: bool = False
+    rule: StopRule = StopRule.REACH
 
 
 PLAIN = Decision()
@@ -163,7 +177,7 @@ class Round(NamedTuple):
         tokens: Committed token ids, ``accepted + 1`` of them (fewer only where the text ended).
         drafted: Tokens the target verified.
         accepted: Of those, the matching prefix.
-        steps: Forwards of the draft, catch-up excluded (a token guessed and then withheld counts here only).
+        steps: Forwards of the draft, catch-up excluded: one a guess, none for a look-up.
         catch_up_tokens: Committed tokens the draft had not seen and absorbed first.
         scored: (matches, positions) of the draft's greedy guess over the absorbed tokens: free evidence.
         confidence: Calibrated probability of the draft's first guess; NaN if it guessed nothing.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from runtime.control.action import ActionCodec, BoolMask
+from runtime.control.rules import longest_gamma
 from runtime.core import GAMMAS, Decision, Phase, Victim
 from runtime.decoding.base import Decoder
 from runtime.memory.manager import MemoryManager
@@ -46,7 +47,8 @@ def sanitised(decision: Decision, mask: BoolMask, state: State, codec: ActionCod
     """The decision as it may be, and how many of its parts were not legal.
 
     An illegal draft becomes plain decoding; too long a gamma the longest legal one; all else nothing. A class of
-    victims with nothing in it becomes the other one, which is not counted.
+    victims with nothing in it becomes the other one, which is not counted. The mask knows ``GAMMAS`` only; a length
+    between them, which only baselines name, is legal if it is below the room left, and is cut to what is.
     """
     offsets, illegal = codec.offsets, 0
     if decision.draft is not None:
@@ -62,11 +64,9 @@ def sanitised(decision: Decision, mask: BoolMask, state: State, codec: ActionCod
 
 def _with_legal_draft(decision: Decision, draft: int, mask: BoolMask, state: State) -> tuple[Decision, int]:
     first = 1 + draft * len(GAMMAS)
-    legal = mask[first : first + len(GAMMAS)]
-    if legal.any():
-        longest = GAMMAS[int(legal.sum()) - 1]
+    if mask[first]:
+        longest = longest_gamma(decision.gamma, state.room)
         return (decision._replace(gamma=longest), 1) if decision.gamma > longest else (decision, 0)
     if decision.wait and state.phase is Phase.DECODE and state.room > 1:
-        longest = max(gamma for gamma in GAMMAS if gamma < state.room)
-        return decision._replace(gamma=min(decision.gamma, longest)), 0
+        return decision._replace(gamma=min(decision.gamma, longest_gamma(decision.gamma, state.room))), 0
     return decision._replace(draft=None, gamma=0), 1

@@ -33,7 +33,7 @@ from runtime.zoo import Zoo
 
 @dataclass(frozen=True)
 class LiveModels:
-    """A target in memory with its tokenizer, and the zoo that belongs to it."""
+    """A target in memory with its tokenizer, the folder it came from, and the zoo that belongs to it."""
 
     zoo: Zoo
     folder: Path
@@ -151,7 +151,7 @@ def open_session(
         disk_bytes=memory.disk_bytes if disk else 0,
     )
     expected_s = [costs.load_s(i) for i in range(len(specs))]
-    loader = ThreadLoader(FileWork.of_zoo(zoo, device, disk), expected_s, load_with_one_thread)
+    loader = ThreadLoader(FileWork.of_zoo(zoo, device, disk, models.folder), expected_s, load_with_one_thread)
     topic = TopicPredictor.load(zoo.folder / zoo.topic, zoo.draft_names) if zoo.topic else None
     decoder = LiveDecoder(models.target, specs, topic, margin, models.text)
     manager = MemoryManager(memory, specs, loader, costs, disk)

@@ -25,17 +25,19 @@ class FileWork:
         paths: Draft file by draft index; None for a draft without weights.
         device: Torch device that drafts are brought to.
         disk: Where stored KV lies; None = nowhere.
+        target_folder: The target's folder, for drafts that are made of its layers; None = there are none.
     """
 
     paths: Sequence[Path | None]
     device: str = "cpu"
     disk: KVFolder | None = None
+    target_folder: Path | None = None
 
     @classmethod
-    def of_zoo(cls, zoo: Zoo, device: str, disk: KVFolder | None = None) -> FileWork:
+    def of_zoo(cls, zoo: Zoo, device: str, disk: KVFolder | None = None, target_folder: Path | None = None) -> FileWork:
         """For the drafts of a zoo."""
         paths = [zoo.draft_path(i) if draft.file else None for i, draft in enumerate(zoo.drafts)]
-        return cls(paths, device, disk)
+        return cls(paths, device, disk, target_folder)
 
     def __call__(self, job: Job) -> Any:
         """Do a job and return its payload.
@@ -56,7 +58,7 @@ class FileWork:
         if path is None:
             raise ValueError(f"expected a draft with a file, got draft {draft}: it has no weights to load")
         try:
-            return load_draft(path, self.device)
+            return load_draft(path, self.device, target_folder=self.target_folder)
         except UserError:
             raise
         except Exception as failure:  # whatever a damaged file does to a reader

@@ -86,6 +86,8 @@ class Observer:
         rows[:, DRAFT_INDEX["staleness"]] = committed - evidence.seen_at
         rows[:, 5:7] = [self._catch_up(i, state) for i in range(len(self.drafts))]
         rows[:, DRAFT_INDEX["predicted"]] = self._predicted(state)
+        if state.phase is Phase.DECODE and self.topic is not None:
+            rows[:, DRAFT_INDEX["next_shift"]] = self.topic.next_shift(self.decoder.last_token())
         if state.phase is Phase.DECODE:
             for i in self._weightless:
                 evidence.confidence[i] = self.decoder.lookup_confidence(i)

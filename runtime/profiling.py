@@ -192,7 +192,8 @@ class Bench:
         self.context = min(REFERENCE_CONTEXT, self.limit // 2)
         rng = random.Random(0)
         self.tokens = [rng.randrange(self.target.vocab_size) for _ in range(min(self.limit, CONTEXTS[-1] + 64))]
-        self.loader = ThreadLoader(FileWork.of_zoo(self.zoo, str(self.target.device)), prepare=load_with_one_thread)
+        work = FileWork.of_zoo(self.zoo, str(self.target.device), target_folder=models.folder)
+        self.loader = ThreadLoader(work, prepare=load_with_one_thread)
         self._warm_loader = False
 
     def close(self) -> None:

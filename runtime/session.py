@@ -207,7 +207,8 @@ class DecodeSession:
         if decision.draft is not None:
             self.memory.touch(decision.draft, started_s)
             payload = self.memory.payload(decision.draft)
-        done = self.decoder.round(decision.draft, payload, decision.gamma, STOP_LEVELS[decision.stop])
+        threshold = STOP_LEVELS[decision.stop]
+        done = self.decoder.round(decision.draft, payload, decision.gamma, threshold, decision.rule)
         self._state.generated += len(done.tokens)
         self._state.last_drafted, self._state.last_accepted = done.drafted, done.accepted
         self._note_end()

@@ -9,8 +9,8 @@ A draft without a file (``kind`` lookup) needs no weights. Paths in the manifest
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,20 @@ class Zoo:
         always = workspace + sum(spec.bytes for spec in specs if not spec.loadable)
         budget = int(drafts * largest + kv_tokens * per_token + always)
         return MemoryConfig(budget, workspace, per_token, int(disk_tokens * per_token))
+
+    def only(self, names: Sequence[str]) -> Zoo:
+        """The same zoo with some of its drafts, in its own order.
+
+        Raises:
+            UserError: If a name is not known, or none is given.
+        """
+        unknown = [name for name in names if name not in self.draft_names]
+        if unknown or not names:
+            raise UserError(
+                f"zoo {self.name}: expected some of the drafts {', '.join(self.draft_names)}, got "
+                f"{', '.join(unknown) or 'none'}: correct zoo.drafts"
+            )
+        return replace(self, drafts=tuple(draft for draft in self.drafts if draft.name in names))
 
     def manifest(self) -> dict[str, Any]:
         """The manifest as a JSON object."""

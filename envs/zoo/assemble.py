@@ -7,6 +7,7 @@ split; writes a folder that training and deployment read.
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -17,12 +18,13 @@ from typing import cast
 import numpy as np
 import torch
 
-from envs.traces import Trace, TraceSet
+from envs.traces import Trace, TraceSet, concatenated
 from envs.zoo.fit import calibrations, expected_acceptance, fit_calibration, fit_topic
 from envs.zoo.target import Target, load_target
 from runtime.decoding.drafters.lookup import LookupDrafter
-from runtime.engine.draft_file import SUFFIX, read_draft
+from runtime.engine.draft_file import SUFFIX, opened_draft
 from runtime.engine.fingerprint import target_fingerprint
+from runtime.engine.sources import resolve_model
 from runtime.errors import UserError
 from runtime.files import sha256_file
 from runtime.zoo import Zoo, ZooDraft, ZooTarget
@@ -55,8 +57,8 @@ def lookup_draft(traces: Sequence[Trace]) -> ZooDraft:
     return ZooDraft(LOOKUP, "", "", 0, 0, calibration, sum(right) / max(1, positions))
 
 
-def model_drafts(folder: Path, traces: TraceSet) -> list[ZooDraft]:
-    """The draft models, in the order of the traces."""
+def model_drafts(folder: Path, traces: TraceSet, target_folder: Path | None = None) -> list[ZooDraft]:
+    """The draft models, in the order of the traces; ``target_folder`` is for those made of the target's layers."""
     train = traces.split("train")
     calibrated, expected = calibrations(train, len(traces.drafts)), expected_acceptance(train, len(traces.drafts))
     drafts = []
@@ -64,12 +66,12 @@ def model_drafts(folder: Path, traces: TraceSet) -> list[ZooDraft]:
         path = folder / f"{ref.name}{SUFFIX}"
         if sha256_file(path) != ref.sha256:
             raise UserError(f"{path}: not the file the traces were recorded from: record them again")
-        file = read_draft(path)
-        config = file.header.config
+        with opened_draft(path, target_folder) as parts:
+            config = parts.header.config
+            weights = sum(math.prod(parts.shape(name)) for name in parts.names) * FP32_BYTES
         heads = config.get("num_key_value_heads") or config["num_attention_heads"]
         head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         kv_bytes = 2 * config["num_hidden_layers"] * heads * head_dim * FP32_BYTES
-        weights = sum(tensor.numel() for tensor in file.tensors.values()) * FP32_BYTES
         drafts.append(
             ZooDraft(ref.name, f"drafts/{path.name}", ref.sha256, weights, kv_bytes, calibrated[index], expected[index])
         )
@@ -91,7 +93,16 @@ def zoo_target(target: Target, sources: tuple[str, ...]) -> ZooTarget:
     )
 
 
-def assemble(name: str, target: Target, sources: tuple[str, ...], drafts: Path, traces: TraceSet, out: Path) -> Zoo:
+def assemble(
+    name: str,
+    target: Target,
+    sources: tuple[str, ...],
+    drafts: Path,
+    traces: TraceSet,
+    out: Path,
+    target_folder: Path | None = None,
+    lookup: bool = True,
+) -> Zoo:
     """Fit, copy, and write the zoo's folder.
 
     Args:
@@ -101,6 +112,8 @@ def assemble(name: str, target: Target, sources: tuple[str, ...], drafts: Path, 
         drafts: Folder of the draft files.
         traces: Traces of the train and heldout splits.
         out: The zoo's folder.
+        target_folder: The target's folder, for drafts that are made of its layers.
+        lookup: Whether the zoo gets the draft without weights, too.
 
     Raises:
         UserError: If drafts, traces and target do not belong together.
@@ -109,7 +122,7 @@ def assemble(name: str, target: Target, sources: tuple[str, ...], drafts: Path, 
     if traces.target != facts.fingerprint:
         raise UserError(f"the traces are of target {traces.target[:12]}…, this is {facts.fingerprint[:12]}…")
     train = traces.split("train")
-    members = [*model_drafts(drafts, traces), lookup_draft(train)]
+    members = model_drafts(drafts, traces, target_folder) + ([lookup_draft(train)] if lookup else [])
     names = tuple(draft.name for draft in members)
     columns = [traces.column(draft.name) if draft.file else None for draft in members]
     table = cast(torch.nn.Embedding, target.model.get_input_embeddings())
@@ -127,6 +140,13 @@ def assemble(name: str, target: Target, sources: tuple[str, ...], drafts: Path, 
     return zoo
 
 
+def _traces(paths: Sequence[Path]) -> TraceSet:
+    try:
+        return concatenated([TraceSet.load(path) for path in paths])
+    except ValueError as error:
+        raise UserError(f"{', '.join(map(str, paths))}: {error}: record them together") from None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -136,17 +156,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", required=True, help="Hugging Face folder or hub id of the target")
     parser.add_argument("--source", action="append", default=[], help="where users get the target; may be repeated")
     parser.add_argument("--drafts", required=True, type=Path, help="folder of draft files")
-    parser.add_argument("--traces", required=True, type=Path, help="traces of the train and heldout splits")
+    parser.add_argument(
+        "--traces", required=True, type=Path, action="append", help="traces of both splits; may be repeated"
+    )
+    parser.add_argument("--no-lookup", action="store_true", help="leave out the draft without weights")
     parser.add_argument("--out", required=True, type=Path, help="folder of the zoo")
     options = parser.parse_args(arguments)
     try:
+        folder = resolve_model(options.target)
         zoo = assemble(
             options.name,
-            load_target(options.target),
+            load_target(str(folder)),
             tuple(options.source) or (options.target,),
             options.drafts,
-            TraceSet.load(options.traces),
+            _traces(options.traces),
             options.out,
+            folder,
+            not options.no_lookup,
         )
     except UserError as error:
         print(f"assemble: {error}", file=sys.stderr)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from envs.traces import Trace, TraceSet
 from runtime.control.topic import TopicPredictor
+from runtime.state import EVIDENCE_DECAY
 
 Floats = npt.NDArray[np.float64]
 TOPIC_WINDOW = 48
@@ -19,6 +20,8 @@ TOPIC_STRIDE = 4
 """Every this many positions are used for fitting."""
 NEWTON_STEPS = 25
 MOST_HALVINGS = 30
+SHIFT_SHRINKAGE = 16.0
+"""Positions behind a token that were as usual are added to those seen: rare tokens say little."""
 
 
 def fit_calibration(probability: Floats, match: npt.NDArray[np.bool_]) -> tuple[float, float]:
@@ -111,7 +114,40 @@ def fit_topic(
     places = [index for index, column in enumerate(columns) if column is not None]
     scores[:, places] = embedding @ weights.astype(np.float32)
     bias[places] = (y_mean - x_mean @ weights).astype(np.float32)
-    return TopicPredictor(scores, bias, TOPIC_WINDOW, names)
+    return TopicPredictor(scores, bias, TOPIC_WINDOW, names, fit_shift(traces, columns, embedding.shape[0]))
+
+
+def fit_shift(traces: Sequence[Trace], columns: Sequence[int | None], vocabulary: int) -> npt.NDArray[np.float32]:
+    """How much more often a draft's guess behind each token is right than its recent share of right guesses says.
+
+    Args:
+        traces: Texts of the training split.
+        columns: Column in the traces of every draft of the zoo; None for one without weights, whose shift is 0.
+        vocabulary: Tokens of the target.
+
+    Returns:
+        Mean residual, shrunk towards 0 by ``SHIFT_SHRINKAGE``, shape (vocabulary, drafts).
+    """
+    sums = np.zeros((vocabulary, len(columns)))
+    counts = np.full((vocabulary, 1), SHIFT_SHRINKAGE)
+    for trace in traces:
+        last = np.array([trace.prompt_ids[-1], *trace.output_ids[:-1]])
+        np.add.at(counts[:, 0], last, 1.0)
+        for place, column in enumerate(columns):
+            if column is not None:
+                match = trace.drafts[column].match
+                np.add.at(sums[:, place], last, match - _recent_share(match))
+    shift: npt.NDArray[np.float32] = (sums / counts).astype(np.float32)
+    return shift
+
+
+def _recent_share(match: npt.NDArray[np.bool_]) -> Floats:
+    """Share of right guesses before every position, recent ones counting more; it starts at the text's own mean."""
+    share, value = np.empty(len(match)), float(match.mean())
+    for position, right in enumerate(match):
+        share[position] = value
+        value = value * EVIDENCE_DECAY + (1.0 - EVIDENCE_DECAY) * float(right)
+    return share
 
 
 def recorded_columns(traces: TraceSet, names: Sequence[str], loadable: Sequence[bool]) -> list[int | None]:

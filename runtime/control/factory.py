@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from runtime.control.adaedl import AdaEdlController
 from runtime.control.base import Controller
+from runtime.control.dynamic import HfDynamicController
 from runtime.control.memspec import MemSpecController
+from runtime.control.memspec_ablations import MemSpecNoMemoryController, MemSpecNoPredictionController
 from runtime.control.rakv_asd import RakvAsdController
+from runtime.control.stacked import StackedController
 from runtime.control.static import StaticController, plain_controller
 from runtime.core import GAMMAS, STOP_LEVELS
 from runtime.errors import UserError
 from runtime.profile import CostModel
 
-NAMES = "policy, plain, plain_reuse, static:<draft>:<gamma>[:<stop level>], memspec[:<gamma>], rakv_asd[:<draft>]"
+NAMES = (
+    "policy, plain, plain_reuse, static:<draft>:<gamma>[:<stop level>], hf_dynamic:<draft>, adaedl:<draft>, "
+    "memspec[:<gamma>], memspec_no_memory[:<gamma>], memspec_no_prediction[:<gamma>], rakv_asd[:<draft>], stacked"
+)
+
+MEMSPEC_GAMMA = 2
+"""Draft length of MemSpec and its ablations if a name says nothing of it."""
 
 
 def make_controller(
@@ -28,7 +38,8 @@ def make_controller(
         name: One of ``NAMES``.
         draft_names: Drafts of the zoo, in index order.
         costs: Costs of the device.
-        expected: Mean training acceptance of every draft; ``rakv_asd`` without a draft takes the best.
+        expected: Mean training acceptance of every draft: ``rakv_asd`` without a draft takes the best, and
+            ``memspec_no_prediction`` starts from it.
         policy: Builds the frozen policy; None if there is no bundle.
 
     Raises:
@@ -49,12 +60,33 @@ def make_controller(
         return StaticController(
             n, _draft(name, parts[0], draft_names), _number(name, parts[1], GAMMAS), stop, name=name
         )
-    if kind == "memspec" and len(parts) <= 1:
-        return MemSpecController(n, _number(name, parts[0], GAMMAS) if parts else 2)
-    if kind == "rakv_asd" and len(parts) <= 1:
-        best = max(range(n), key=lambda i: expected[i])
-        return RakvAsdController(n, _draft(name, parts[0], draft_names) if parts else best, costs)
+    if kind in ("memspec", "memspec_no_memory", "memspec_no_prediction") and len(parts) <= 1:
+        return _memspec(kind, _number(name, parts[0], GAMMAS) if parts else MEMSPEC_GAMMA, expected)
+    if kind in ("rakv_asd", "hf_dynamic", "adaedl") and len(parts) == 1:
+        return _with_draft(name, _draft(name, parts[0], draft_names), n, costs)
+    if kind == "rakv_asd" and not parts:
+        return RakvAsdController(n, max(range(n), key=lambda i: expected[i]), costs)
+    if kind == "stacked" and not parts:
+        return StackedController(n, costs)
     raise UserError(f"unknown controller {name!r}: expected one of {NAMES}")
+
+
+def _memspec(kind: str, gamma: int, expected: tuple[float, ...]) -> Controller:
+    """MemSpec or one of its ablations."""
+    if kind == "memspec_no_memory":
+        return MemSpecNoMemoryController(len(expected), gamma)
+    if kind == "memspec_no_prediction":
+        return MemSpecNoPredictionController(expected, gamma)
+    return MemSpecController(len(expected), gamma)
+
+
+def _with_draft(name: str, draft: int, n_drafts: int, costs: CostModel) -> Controller:
+    """The controllers that adapt the length of one draft."""
+    if name.startswith("hf_dynamic"):
+        return HfDynamicController(n_drafts, draft, name=name)
+    if name.startswith("adaedl"):
+        return AdaEdlController(n_drafts, draft, name=name)
+    return RakvAsdController(n_drafts, draft, costs)
 
 
 def _draft(name: str, draft: str, draft_names: tuple[str, ...]) -> int:

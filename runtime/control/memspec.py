@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from runtime.control.action import ActionCodec
-from runtime.control.observation import Observation
+from runtime.control.observation import Floats, Observation
 from runtime.control.rules import background, speculate
 from runtime.core import Decision, Outcome, Phase
 
@@ -38,7 +38,7 @@ class MemSpecController:
     def begin_stream(self) -> None: ...
 
     def decide(self, observation: Observation) -> Decision:
-        predicted = observation.per_draft("predicted")
+        predicted = self._acceptance(observation)
         resident = observation.per_draft("resident") > 0
         best = int(np.argmax(predicted))
         best_resident = int(np.argmax(np.where(resident, predicted, -1.0))) if resident.any() else None
@@ -50,3 +50,7 @@ class MemSpecController:
         return speculate(observation, best_resident, self._gamma, self._stop, rest)
 
     def learn(self, outcome: Outcome) -> None: ...
+
+    def _acceptance(self, observation: Observation) -> Floats:
+        """What every draft is chosen by, shape (drafts,)."""
+        return observation.per_draft("predicted")

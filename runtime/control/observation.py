@@ -64,6 +64,7 @@ DRAFT_FEATURES: tuple[Feature, ...] = (
     Feature("catch_up_tokens", "tokens", 0, 8192, 256, "committed tokens the draft has not absorbed"),
     Feature("catch_up_cost", "plain steps", 0, 64, 2, "cost of absorbing them"),
     Feature("predicted", "probability", 0, 1, 1, "topic predictor's acceptance over the next rounds"),
+    Feature("next_shift", "probability", -1, 1, 0.25, "how much likelier than usual the next guess is, by last token"),
     Feature("confidence", "probability", 0, 1, 1, "last first guess's calibrated probability (lookup: the next one's)"),
     Feature("step_ratio", "plain steps", 0, 16, 0.25, "cost of one guess"),
     Feature("size_share", "fraction", 0, 4, 1, "bytes / budget"),

@@ -26,13 +26,21 @@ def may_speculate(observation: Observation, draft: int) -> bool:
     return observation.phase is Phase.DECODE and bool(observation.mask[1 + draft * len(GAMMAS)])
 
 
+def longest_gamma(gamma: int, room: int) -> int:
+    """The longest draft length that leaves one of ``room`` >= 2 tokens for the target's own.
+
+    It is one of ``GAMMAS`` if ``gamma`` is, as for a policy, else any whole number up to the longest of them.
+    """
+    lengths = GAMMAS if gamma in GAMMAS else range(1, GAMMAS[-1] + 1)
+    return max(length for length in lengths if length < room)
+
+
 def speculate(observation: Observation, draft: int | None, gamma: int, stop: int, rest: Decision) -> Decision:
     """``rest`` with this draft guessing up to ``gamma`` tokens if it may, else plain."""
     if draft is None or gamma == 0 or not may_speculate(observation, draft):
         return rest
-    first = 1 + draft * len(GAMMAS)
-    legal = int(observation.mask[first : first + len(GAMMAS)].sum())
-    return rest._replace(draft=draft, gamma=min(gamma, GAMMAS[legal - 1]), stop=stop)
+    longest = longest_gamma(gamma, int(observation.value("room_tokens")))
+    return rest._replace(draft=draft, gamma=min(gamma, longest), stop=stop)
 
 
 def background(observation: Observation, codec: ActionCodec, wanted: int | None, reuse_kv: bool) -> Decision:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from runtime.core import Request, Round
+from runtime.core import Request, Round, StopRule
 
 
 class Prefill(NamedTuple):
@@ -45,14 +45,17 @@ class Decoder(Protocol):
         """
         ...
 
-    def round(self, draft: int | None, payload: Any, gamma: int, threshold: float) -> Round:
+    def round(
+        self, draft: int | None, payload: Any, gamma: int, threshold: float, rule: StopRule = StopRule.REACH
+    ) -> Round:
         """One round: propose with the draft, verify, commit.
 
         Args:
             draft: Index of the draft; None = plain decoding.
             payload: What the loader delivered for this draft; None for plain.
             gamma: Most tokens to guess, at least 1 with a draft, already cut to the room left.
-            threshold: Calibrated probability below which guessing stops; 0 = never.
+            threshold: What the rule compares with: below it guessing stops; 0 = never.
+            rule: How sure a draft must be, see ``runtime.decoding.stop_rule``.
         """
         ...
 
@@ -62,6 +65,10 @@ class Decoder(Protocol):
 
     def predicted(self) -> Any:
         """Topic predictor's acceptance of every draft over the next rounds, float32, shape (drafts,)."""
+        ...
+
+    def last_token(self) -> int:
+        """The last committed token of the request in hand."""
         ...
 
     def lookup_confidence(self, draft: int) -> float:

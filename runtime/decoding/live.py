@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from runtime.core import GREEDY, DraftSpec, Request, Round
+from runtime.core import GREEDY, DraftSpec, Request, Round, StopRule
 from runtime.decoding import greedy, rejection
 from runtime.decoding.base import Prefill
 from runtime.decoding.drafters.base import Drafter, Proposal
@@ -103,7 +103,9 @@ class LiveDecoder:
         self._sync_lookups()
         return Prefill(token, forwarded, reuse_tokens if forwarded < len(prompt) else 0, int(forwarded > len(prompt)))
 
-    def round(self, draft: int | None, payload: Any, gamma: int, threshold: float) -> Round:
+    def round(
+        self, draft: int | None, payload: Any, gamma: int, threshold: float, rule: StopRule = StopRule.REACH
+    ) -> Round:
         request = self._request
         if request is None:
             raise RuntimeError("round() without a request: call begin() first")
@@ -121,6 +123,7 @@ class LiveDecoder:
                     threshold,
                     request.eos_ids,
                     None if self._sampler.plain else self._sampler,
+                    rule,
                 )
                 self._refuse_unless_known(proposal.tokens, draft)
             self._give_up_if_cancelled()
@@ -155,6 +158,9 @@ class LiveDecoder:
         if self._topic is None or not self._tokens:
             return self._expected
         return self._topic.predict(self._tokens)
+
+    def last_token(self) -> int:
+        return self._tokens[-1]
 
     def lookup_confidence(self, draft: int) -> float:
         lookup = self._lookups.get(draft)

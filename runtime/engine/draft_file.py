@@ -10,6 +10,11 @@ A draft reads through the target's input embedding table, so the file holds no e
 ``<name>`` is ``head.weight`` (V rows) or a parameter of the target's base model, e.g.
 ``layers.0.self_attn.q_proj.weight``. Metadata (strings): ``schema``, ``name``, ``domain``, ``target_sha256``,
 ``config`` (JSON: the target's configuration cut to the draft's layers), ``training`` (JSON: settings and results).
+
+A *recipe* is a draft file without tensors, for a draft that is the target with layers left out. It guesses over the
+target's whole vocabulary, and its weights are copied from the target's folder when it is loaded. Metadata beside the
+above: ``layers`` (JSON: the target's layers it is made of) and ``tensors`` (JSON: by ``<name>``, the tensor of the
+target's safetensors that is copied).
 """
 
 from __future__ import annotations
@@ -21,19 +26,33 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from runtime.engine.quantise import Int8Matrix, dequantise, quantise
+from runtime.engine.target_weights import TargetWeights
 from runtime.errors import UserError
 
 SCHEMA = "specpilot-draft-1"
 SUFFIX = ".draft.safetensors"
 HEAD = "head.weight"
 VOCAB = "vocab"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What of the target a draft is made of.
+
+    Attributes:
+        layers: Layers of the target, ascending.
+        tensors: By parameter of the draft, the name of the tensor in the target's safetensors.
+    """
+
+    layers: tuple[int, ...]
+    tensors: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -47,6 +66,7 @@ class DraftHeader:
         config: The target's Hugging Face configuration with ``num_hidden_layers`` cut to the draft's.
         training: Settings and results of its training; free form, for people and for ``distill``.
         schema: Version of the file format.
+        recipe: What to copy from the target; None for a draft with weights of its own.
     """
 
     name: str
@@ -55,6 +75,7 @@ class DraftHeader:
     config: dict[str, Any]
     training: dict[str, Any]
     schema: str = SCHEMA
+    recipe: Recipe | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +112,25 @@ def save_draft(path: Path, header: DraftHeader, vocab: torch.Tensor, tensors: Ma
             stored[f"{name}.int8"], stored[f"{name}.scale"] = quantise(tensor)
         else:
             stored[name] = tensor.detach().to("cpu", torch.float32).contiguous()
+    _write(path, header, stored)
+
+
+def save_recipe(path: Path, header: DraftHeader) -> None:
+    """Write a draft file that holds no weights, aside first.
+
+    Args:
+        path: The file; its folder is made.
+        header: What the file says about itself, with a recipe.
+
+    Raises:
+        ValueError: If the header has no recipe, or the recipe no head.
+    """
+    if header.recipe is None or HEAD not in header.recipe.tensors:
+        raise ValueError(f"expected a header with a recipe that names a '{HEAD}', got {header.recipe}")
+    _write(path, header, {})
+
+
+def _write(path: Path, header: DraftHeader, stored: dict[str, torch.Tensor]) -> None:
     metadata = {
         "schema": header.schema,
         "name": header.name,
@@ -99,6 +139,9 @@ def save_draft(path: Path, header: DraftHeader, vocab: torch.Tensor, tensors: Ma
         "config": json.dumps(header.config, sort_keys=True),
         "training": json.dumps(header.training, sort_keys=True),
     }
+    if header.recipe is not None:
+        metadata["layers"] = json.dumps(header.recipe.layers)
+        metadata["tensors"] = json.dumps(header.recipe.tensors, sort_keys=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     save_file(stored, aside, metadata=metadata)
@@ -115,18 +158,42 @@ def read_draft_header(path: Path) -> DraftHeader:
         return _header(path, file)
 
 
-def read_draft(path: Path) -> DraftFile:
+def read_draft(path: Path, target_folder: Path | None = None) -> DraftFile:
     """A whole draft, its matrices dequantised.
 
+    Args:
+        path: The draft file.
+        target_folder: The target's folder, which a recipe needs.
+
     Raises:
-        UserError: If the file is missing, damaged or of another format.
+        UserError: If the file is missing, damaged or of another format, or a recipe's target is.
     """
-    with opened_draft(path) as draft:
+    with opened_draft(path, target_folder) as draft:
         return DraftFile(draft.header, draft.vocab, {name: draft.tensor(name) for name in draft.names})
 
 
+class DraftParts(Protocol):
+    """A draft that is read tensor by tensor; only what was handed out is in memory.
+
+    Attributes:
+        header: What the file says about itself.
+        vocab: ``(V,)`` int32, ascending.
+        names: Parameters: first those that are not matrices, then the matrices, the largest first.
+    """
+
+    header: DraftHeader
+    vocab: torch.Tensor
+    names: tuple[str, ...]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a parameter; nothing is read."""
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A parameter in fp32, read (and dequantised) now."""
+
+
 class OpenDraft:
-    """A draft file that is read tensor by tensor; only what was handed out is in memory.
+    """Implements ``DraftParts`` for a file with weights of its own.
 
     Args:
         header: What the file says about itself.
@@ -145,18 +212,15 @@ class OpenDraft:
         scales = {f"{name}.scale" for name in matrices}
         others = {name for name in self._stored if not name.endswith(".int8")} - scales - {VOCAB}
         self.names: tuple[str, ...] = (*sorted(others), *sorted(matrices, key=self._elements, reverse=True))
-        """Parameters: first those that are not matrices, then the matrices, the largest first."""
         if HEAD not in self.names:
             raise ValueError(f"expected a tensor '{HEAD}', got {sorted(self.names)}")
         _check_vocab(self.vocab, self.shape(HEAD))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a parameter; nothing is read."""
         stored = f"{name}.int8" if f"{name}.int8" in self._stored else name
         return tuple(self._file.get_slice(stored).get_shape())
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A parameter in fp32, read and dequantised now."""
         if f"{name}.int8" not in self._stored:
             plain: torch.Tensor = self._file.get_tensor(name).to(torch.float32)
             return plain
@@ -166,21 +230,70 @@ class OpenDraft:
         return math.prod(self.shape(name))
 
 
-@contextmanager
-def opened_draft(path: Path) -> Iterator[OpenDraft]:
-    """A draft file, opened.
+class OpenRecipe:
+    """Implements ``DraftParts`` for a recipe: parameters are read from the target.
+
+    Args:
+        header: What the file says about itself.
+        recipe: Its recipe.
+        target: The target's tensors.
 
     Raises:
-        UserError: If the file is missing, damaged or of another format.
+        UserError: If the target lacks a tensor.
+        KeyError: If the recipe names no head.
+    """
+
+    def __init__(self, header: DraftHeader, recipe: Recipe, target: TargetWeights) -> None:
+        self.header, self._recipe, self._target = header, recipe, target
+        if missing := sorted(set(recipe.tensors.values()) - target.shapes.keys()):
+            raise UserError(
+                f"draft '{header.name}' is made of the target's own tensors, {target.folder} has no '{missing[0]}': "
+                "use the target it was made for, or prune this one with `python -m envs.zoo.prune`"
+            )
+        self.vocab: torch.Tensor = torch.arange(self.shape(HEAD)[0], dtype=torch.int32)
+        matrices = [name for name in sorted(recipe.tensors) if len(self.shape(name)) == 2]
+        others = sorted(recipe.tensors.keys() - set(matrices))
+        self.names: tuple[str, ...] = (
+            *others,
+            *sorted(matrices, key=lambda name: math.prod(self.shape(name)), reverse=True),
+        )
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._target.shapes[self._recipe.tensors[name]]
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._target.tensor(self._recipe.tensors[name])
+
+
+@contextmanager
+def opened_draft(path: Path, target_folder: Path | None = None) -> Iterator[DraftParts]:
+    """A draft file, opened.
+
+    Args:
+        path: The draft file.
+        target_folder: The target's folder, which a recipe needs.
+
+    Raises:
+        UserError: If the file is missing, damaged or of another format, or a recipe's target is.
     """
     with _opened(path) as file:
         header = _header(path, file)
         try:
-            yield OpenDraft(header, file)
+            yield _parts(path, header, file, target_folder)
         except (KeyError, ValueError) as error:
             raise UserError(
                 f"{path}: a draft file with parts missing or not fitting ({error}); distill it again"
             ) from error
+
+
+def _parts(path: Path, header: DraftHeader, file: Any, target_folder: Path | None) -> DraftParts:
+    if header.recipe is None:
+        return OpenDraft(header, file)
+    if target_folder is None:
+        raise UserError(
+            f"{path}: a recipe, whose weights are layers of the target; expected the target's folder, got none: name it"
+        )
+    return OpenRecipe(header, header.recipe, TargetWeights(target_folder))
 
 
 def _check_parts(vocab: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -221,6 +334,11 @@ def _header(path: Path, file: Any) -> DraftHeader:
             target_sha256=metadata["target_sha256"],
             config=json.loads(metadata["config"]),
             training=json.loads(metadata["training"]),
+            recipe=_recipe(metadata) if "layers" in metadata else None,
         )
-    except (KeyError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: a draft file with a damaged header ({error!r}); distill it again") from error
+
+
+def _recipe(metadata: Mapping[str, str]) -> Recipe:
+    return Recipe(tuple(map(int, json.loads(metadata["layers"]))), dict(json.loads(metadata["tensors"])))

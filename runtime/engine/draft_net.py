@@ -1,4 +1,4 @@
-"""The draft as a network: the target's first layers and final norm, and a head of V rows.
+"""The draft as a network: some of the target's layers and its final norm, and a head of V rows.
 
 It has no input embedding. Callers hand it rows of the target's table (the output of
 ``target.get_input_embeddings()``), so a draft reads every token and spends no memory on reading.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,10 @@ from runtime.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel
+
+
+PER_LAYER = ("layer_types", "no_rope_layers")
+"""What a configuration lists layer by layer."""
 
 
 class DraftNet(nn.Module):
@@ -100,18 +105,27 @@ def build_draft_net(draft: DraftFile) -> DraftNet:
     return net.eval()
 
 
-def draft_config(target: PreTrainedModel, layers: int) -> dict[str, Any]:
-    """The target's configuration cut to its first ``layers`` layers.
+def draft_config(target: PreTrainedModel, layers: int | Sequence[int]) -> dict[str, Any]:
+    """The target's configuration cut to some of its layers.
+
+    Args:
+        target: The target.
+        layers: How many of its first layers, or which ones, ascending.
 
     Raises:
-        ValueError: If the target has fewer layers.
+        ValueError: If the target has no such layers, or there is none.
     """
     config = copy.deepcopy(target.config)
-    if not 1 <= layers <= config.num_hidden_layers:
-        raise ValueError(f"expected 1 to {config.num_hidden_layers} layers (the target's), got {layers}")
-    config.num_hidden_layers = layers
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[:layers]
+    count = config.num_hidden_layers
+    if isinstance(layers, int) and not 1 <= layers <= count:
+        raise ValueError(f"expected 1 to {count} layers (the target's), got {layers}")
+    chosen = list(range(layers) if isinstance(layers, int) else layers)
+    if not chosen or chosen != sorted(set(chosen) & set(range(count))):
+        raise ValueError(f"expected layers from 0 to {count - 1} (the target's), ascending, got {chosen}")
+    config.num_hidden_layers = len(chosen)
+    for name in PER_LAYER:
+        if listed := getattr(config, name, None):
+            setattr(config, name, [listed[layer] for layer in chosen])
     data: dict[str, Any] = config.to_dict()
     for key in ("_name_or_path", "transformers_version", "quantization_config", "id2label", "label2id"):
         data.pop(key, None)

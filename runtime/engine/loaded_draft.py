@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from runtime.engine.draft_file import HEAD, OpenDraft, opened_draft
+from runtime.engine.draft_file import HEAD, DraftParts, opened_draft
 from runtime.engine.draft_net import DraftNet
 from runtime.engine.malloc import release_free_memory, returned_when_freed
 from runtime.engine.packing import pack_linears, weight_bytes
@@ -32,17 +32,25 @@ class LoadedDraft:
     weight_bytes: int
 
 
-def load_draft(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> LoadedDraft:
+def load_draft(
+    path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32, target_folder: Path | None = None
+) -> LoadedDraft:
     """Read a draft file, dequantise it, build the network and pack it.
 
     This goes tensor by tensor, the largest first, so that memory in between is little more than the draft itself; and
     the draft's memory goes back to the system the moment it is evicted.
 
+    Args:
+        path: The draft file.
+        device: Torch device that the weights are brought to.
+        dtype: What the draft runs in.
+        target_folder: The target's folder, from which a recipe's weights are copied.
+
     Raises:
-        UserError: If the file is missing, damaged or of another format.
+        UserError: If the file is missing, damaged or of another format, or a recipe's target is.
     """
     release_free_memory()  # of what made room for this draft
-    with opened_draft(path) as file, returned_when_freed():
+    with opened_draft(path, target_folder) as file, returned_when_freed():
         name, vocab = file.header.name, tuple(file.vocab.tolist())
         net = DraftNet(file.header.config, file.vocab).requires_grad_(False).eval()
         net.vocab = net.vocab.to(device)
@@ -57,7 +65,7 @@ def _path_of(parameter: str) -> str:
     return parameter if parameter == HEAD else f"body.{parameter}"
 
 
-def _refuse_unless_fitting(net: DraftNet, file: OpenDraft) -> None:
+def _refuse_unless_fitting(net: DraftNet, file: DraftParts) -> None:
     needed = {name: tuple(tensor.shape) for name, tensor in net.weights().items()}
     found = {name: file.shape(name) for name in file.names}
     if needed != found:

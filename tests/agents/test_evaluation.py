@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from agents.baselines import Baseline, Option
 from agents.evaluation import Factory, evaluate, serve, traced_texts
-from agents.tuning import tune
-from runtime.control.base import Controller
+from agents.tuning import tokens_per_s, tune
+from agents.workers import over_all_cores
 from runtime.control.static import StaticController, plain_controller
 from tests.factories import make_world
 
@@ -79,13 +82,30 @@ def test_tuning_takes_the_fastest_setting() -> None:
     world = make_world()
     streams = world.streams(0, 2)
 
-    def make(gamma: int, stop: int) -> Controller:
-        return StaticController(3, 0, gamma, stop)
+    def setting(gamma: int, stop: int) -> Option:
+        return Option(gamma, stop, lambda costs: StaticController(3, 0, gamma, stop))
 
-    best, trials = tune(make, streams, world.session, gammas=(1, 8), stops=(0, 2))
-    assert [(trial.gamma, trial.stop) for trial in trials] == [(1, 0), (1, 2), (8, 0), (8, 2)]
-    assert best.tokens_per_s == max(trial.tokens_per_s for trial in trials)
-    alone = [serve(make(best.gamma, best.stop), s, world.session(), "static")[0] for s in streams]
-    assert best.tokens_per_s == pytest.approx(sum(r.tokens for r in alone) / sum(r.seconds for r in alone))
-    with pytest.raises(ValueError, match="expected streams and settings, got 0 streams"):
-        tune(make, (), world.session)
+    options = tuple(setting(gamma, stop) for gamma in (1, 8) for stop in (0, 2))
+    alone = Baseline("alone", options[:1])
+    best, untuned = tune([Baseline("static", options), alone], world, streams, progress=False)
+    rates = [tokens_per_s(option.make(world.costs), streams, world) for option in options]
+    assert best.tokens_per_s == max(rates) > min(rates)
+    assert (best.gamma, best.stop) == options[rates.index(max(rates))][:2]
+    assert (untuned.name, untuned.gamma, untuned.tokens_per_s) == ("alone", 1, 0.0)
+    with pytest.raises(ValueError, match="expected training streams to tune on, got none"):
+        tune([alone], world, (), progress=False)
+
+
+def test_workers_give_what_one_process_gives() -> None:
+    world = make_world()
+    streams = world.streams(0, 2)
+    alone, spread = (evaluate(FACTORIES, streams, world.session, workers=workers) for workers in (1, 2))
+    assert [replace(result, decide_us=()) for result in alone] == [replace(result, decide_us=()) for result in spread]
+
+
+def test_a_failure_in_a_worker_is_raised_here() -> None:
+    def fail(item: int) -> int:
+        raise ValueError(f"item {item}")
+
+    with pytest.raises(ValueError, match=r"item [01]"):
+        list(over_all_cores(fail, [0, 1], workers=2))

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from agents.bandits import EpsilonGreedyController, UcbController
 from agents.evaluation import serve
 from agents.foresight import LONGEST, Foresight, Reach, foresee
-from agents.oracle import clairvoyant_s, oracle_results, perfect_choice_s, rounds_of
+from agents.oracle import clairvoyant_s, clairvoyant_values, oracle_results, perfect_choice_s, rounds_of
 from envs.replay.bank import TraceBank
 from envs.replay.clock import VirtualClock
 from envs.replay.decoder import ReplayDecoder
 from envs.replay.loader import VirtualLoader
-from envs.workload import Item
 from runtime.control.base import Controller
 from runtime.control.memspec import MemSpecController
 from runtime.control.static import StaticController, plain_controller
-from runtime.core import GAMMAS, STOP_LEVELS, Request
+from runtime.core import GAMMAS, STOP_LEVELS
+from tests.agents.players import scripted_item
 from tests.factories import make_costs, make_specs, make_world
-from tests.replay.scripted import EOS, make_trace, make_traces
+from tests.replay.scripted import make_trace, make_traces
 
 NAMES = ("code", "math", "lookup")
 
@@ -43,8 +43,8 @@ def requests(draw: st.DrawFn) -> Foresight:
     return Foresight(5, length, most, np.array(verify), (reach(False), reach(True)), 1.0, 0)
 
 
-def by_brute_force(request: Foresight) -> float:
-    """Every sequence of rounds, tried."""
+def by_brute_force(request: Foresight, begin: int) -> float:
+    """Every sequence of rounds from one position, tried."""
 
     def least(at: int) -> float:
         if at >= request.end:
@@ -57,25 +57,22 @@ def by_brute_force(request: Foresight) -> float:
                     options.append(cost + least(at + min(sent, int(reach.right[at])) + 1))
         return float(min(options))
 
-    return least(1)
+    return least(begin)
 
 
 @given(requests())
 @settings(max_examples=60, deadline=None)
 def test_clairvoyant_equals_brute_force(request: Foresight) -> None:
-    assert clairvoyant_s(request) == pytest.approx(by_brute_force(request))
+    values = clairvoyant_values(request)
+    assert values.shape == (request.end + 1,)
+    assert values[1:].tolist() == pytest.approx([by_brute_force(request, at) for at in range(1, request.end + 1)])
+    assert values[0] == values[1] == clairvoyant_s(request)
 
 
 @cache
 def scripted_bank() -> TraceBank:
     traces = make_traces([make_trace(seed) for seed in range(12)])
     return TraceBank(traces, make_specs(NAMES), make_costs(NAMES))
-
-
-def scripted_item(seed: int, cut: int = 0) -> Item:
-    trace = make_trace(seed)
-    most = max(1, len(trace.output_ids) - cut) if cut or trace.output_ids[-1] != EOS else len(trace.output_ids) + 3
-    return Item(Request(trace.prompt_id, trace.prompt_ids, most, frozenset({EOS})), trace)
 
 
 @pytest.mark.parametrize("cut", [0, 3])
@@ -105,7 +102,7 @@ def test_foresight_equals_replay_round_by_round(draft: int, gamma: int, stop: in
 def test_no_controller_beats_the_clairvoyant() -> None:
     world = make_world(requests=6, budget_bytes=100_000)
     streams = world.streams(0, 3)
-    bounds = {(r.controller, r.stream): r for r in oracle_results(streams, world.bank)}
+    bounds = {(r.controller, r.stream): r for r in oracle_results(streams, world)}
     controllers: list[Controller] = [
         plain_controller(3),
         plain_controller(3, reuse_kv=True),
@@ -114,6 +111,7 @@ def test_no_controller_beats_the_clairvoyant() -> None:
         UcbController(3, 2),
         *(StaticController(3, draft, gamma, stop) for draft in range(3) for gamma in GAMMAS for stop in (0, 2)),
     ]
+    assert len(bounds) == 3 * len(streams)
     for index, stream in enumerate(streams):
         clairvoyant = bounds["oracle_clairvoyant", index]
         assert clairvoyant.seconds <= bounds["oracle_perfect", index].seconds

@@ -12,8 +12,9 @@ import torch
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from agents.export import export_policy
+from agents.foresight import Reach
 from agents.ppo import Learner, build_learner, predict
-from agents.round_table import GuessRow, RoundTable, build_round_table, chain_statistics
+from agents.round_table import GuessRow, RoundTable, build_round_table, reach_statistics
 from agents.settings import AgentSettings
 from runtime.control.action import ActionCodec, BoolMask
 from runtime.control.frozen import FrozenController
@@ -53,14 +54,20 @@ def random_observation(rng: np.random.Generator) -> Observation:
     return Observation(Phase.DECODE, vector, mask)
 
 
+def made_up_reach(rng: np.random.Generator) -> Reach:
+    sent = rng.integers(1, 9, (len(STOP_LEVELS), 200))
+    return Reach(rng.integers(0, 9, 200), sent.max(axis=0), sent, 0.0, 0.0)
+
+
 def make_table(seed: int = 0) -> RoundTable:
     rng = np.random.default_rng(seed)
     rows = [
         GuessRow(
             draft,
             rng.random(200) < 0.3 + 0.2 * draft,
+            made_up_reach(rng),
             rng.random(200).astype(np.float32),
-            rng.random(200).astype(np.float32),
+            rng.uniform(-0.3, 0.3, 200).astype(np.float32),
         )
         for draft in range(N)
     ]
@@ -132,12 +139,12 @@ def test_policy_of_another_size_is_refused(tmp_path: Path) -> None:
         FrozenController(path, N, len(bounds(N)[0]))
 
 
-def test_chain_statistics_match_a_round_played_by_hand() -> None:
-    matches = np.array([True, True, False, True])
-    probability = np.array([0.9, 0.5, 0.5, 0.9], dtype=np.float32)
-    statistics = chain_statistics(matches, probability)
-    gamma_4, off, middle = GAMMAS.index(4), 0, STOP_LEVELS.index(0.4)
-    assert statistics[0, gamma_4, off].tolist() == [2.0, 4.0, 4.0]
-    # 0.9, 0.45 are sent; 0.225 falls below 0.4: computed, not sent.
-    assert statistics[0, gamma_4, middle].tolist() == [2.0, 2.0, 3.0]
-    assert statistics[2, 0, off].tolist() == [0.0, 1.0, 1.0]
+def test_statistics_are_those_of_a_round_played_by_hand() -> None:
+    sent = np.array([[8, 8], [3, 1], [2, 1], [1, 1]])  # by stop level, from two positions
+    statistics = reach_statistics(Reach(np.array([2, 0]), sent.max(axis=0), sent, 0.0, 0.0))
+    gamma_4 = GAMMAS.index(4)
+    assert statistics[0, gamma_4, 0].tolist() == [2.0, 4.0, 4.0]  # accepted, verified, computed
+    assert statistics[0, gamma_4, 1].tolist() == [2.0, 3.0, 3.0]
+    assert statistics[0, gamma_4, 3].tolist() == [1.0, 1.0, 1.0]
+    assert statistics[1, gamma_4, 0].tolist() == [0.0, 4.0, 4.0]
+    assert statistics[1, 0, 1].tolist() == [0.0, 1.0, 1.0]

@@ -10,17 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from agents.evaluate import evaluate_bundle
 from agents.setup import PROJECT, agent_settings, load_profile, memory_budget, prepare
 from envs.traces import DraftRef, TraceSet
 from runtime.control.topic import TopicPredictor
 from runtime.errors import UserError
-from runtime.profile import Profile
+from runtime.profile import CostModel, Profile
 from runtime.zoo import Zoo
 from tests.tiny_zoo import TinyZoo, composed, copied, edit_json
 
 GROUPS = [(path.parent.name, path.stem) for path in sorted((PROJECT / "conf").glob("*/*.yaml"))]
+STUDY = "study"
 JUDGED = ("env", "zoo", "device", "workload", "suite")
 
 
@@ -86,7 +88,7 @@ def rehashed(traces: TraceSet) -> TraceSet:
 
 def other_topic(folder: Path) -> None:
     topic = TopicPredictor.load(folder / "topic.safetensors")
-    dataclasses.replace(topic, drafts=("two", "one", "lookup")).save(folder / "topic.safetensors")
+    dataclasses.replace(topic, drafts=("two", "three", "lookup")).save(folder / "topic.safetensors")
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -108,7 +110,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "topic truncated": (truncate("topic.safetensors"), r"topic.safetensors: not a readable topic predictor"),
     "topic empty": (overwrite("topic.safetensors", b""), r"topic.safetensors: not a readable topic predictor"),
-    "topic of other drafts": (other_topic, r"topic.safetensors: .* drafts two, one, lookup"),
+    "topic of other drafts": (other_topic, r"topic.safetensors: .* drafts two, three, lookup"),
 }
 
 
@@ -149,12 +151,67 @@ def test_a_bundle_of_another_zoo_is_not_judged(tiny_zoo: TinyZoo, tmp_path: Path
 # -- configuration -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("group", "choice"), GROUPS)
+@pytest.mark.parametrize(("group", "choice"), [(group, choice) for group, choice in GROUPS if group != STUDY])
 def test_every_choice_composes(group: str, choice: str) -> None:
-    config = composed("config", f"{'+' if group == 'experiment' else ''}{group}={choice}")
-    if group != "experiment":
-        assert config[group]
+    config = composed("config", f"{group}={choice}")
+    assert config[group]
     assert agent_settings(config).total_timesteps > 0
+
+
+@pytest.mark.parametrize("choice", [choice for group, choice in GROUPS if group == STUDY])
+def test_every_study_varies_a_key_that_there_is(choice: str) -> None:
+    config = composed(STUDY, f"study={choice}")
+    for key in (config.study.key, *config.study.get("also", ())):
+        assert OmegaConf.select(config, key, default="missing") != "missing"
+
+
+@pytest.mark.parametrize("suite", [choice for group, choice in GROUPS if group == "suite"])
+def test_every_suite_is_named_like_its_file(suite: str) -> None:
+    config = composed("evaluate", f"suite={suite}")
+    assert config.suite.name == suite
+    assert config.suite.env == ("live" if suite.endswith("live") else "replay")
+
+
+def test_a_device_on_the_command_line_wins_over_the_suites() -> None:
+    assert composed("evaluate", "suite=memspec").device.built.load == 2.7
+    assert composed("evaluate", "suite=memspec", "device=this_machine").device.built is None
+
+
+@pytest.mark.parametrize("device", ["jetson-orin-nano", "laptop-gpu"])
+def test_a_built_device_costs_what_its_ratios_say(tiny_zoo: TinyZoo, device: str) -> None:
+    config = tiny_zoo.config("device.profile=null", f"+device@other={device}")
+    profile = load_profile(config, tiny_zoo.zoo, config.other)
+    ratios, costs = config.other.built, CostModel(profile, tiny_zoo.zoo.draft_names)
+    plain_s = costs.plain_s(200)
+    assert profile.simulated and profile.device == f"{ratios.name} (simulated)"
+    assert plain_s == pytest.approx(ratios.plain_ms / 1e3)
+    assert costs.forward_s(5, 200) / plain_s == pytest.approx(ratios.verify[5])
+    assert costs.prefill_s(512, 0) / plain_s == pytest.approx(ratios.prefill[512])
+    assert costs.load_s(0) / plain_s == pytest.approx(ratios.load)
+    assert costs.draft_s(0, 1) / plain_s == pytest.approx(ratios.draft_step)
+    assert costs.load_s(2) == costs.draft_s(2, 1) == 0.0  # the look-up
+
+
+def test_a_suite_may_judge_on_another_device_and_workload(tiny_zoo: TinyZoo) -> None:
+    overrides = (
+        "+device@suite.judged_device=laptop-gpu",
+        "+suite.judged_workload.domains=[two]",
+        "workload.domains=[one]",
+    )
+    setting = prepare(tiny_zoo.config(*overrides))
+    assert {item.trace.domain for stream in setting.train.streams(0, 3) for item in stream} == {"one"}
+    assert {item.trace.domain for stream in setting.heldout.streams(0, 3) for item in stream} == {"two"}
+    assert setting.heldout.costs.profile.device == "laptop GPU (simulated)"
+    assert setting.train.costs.profile.device == "made up"
+
+
+def test_a_run_may_ask_for_some_drafts(tiny_zoo: TinyZoo) -> None:
+    setting = prepare(tiny_zoo.config("zoo.drafts=[two]"))
+    whole = prepare(tiny_zoo.config())
+    assert setting.zoo.draft_names == setting.topic.drafts == ("two",)
+    assert setting.topic.bias.tolist() == whole.topic.bias[1:2].tolist()
+    with pytest.raises(UserError, match="expected some of the drafts one, two, lookup, got three"):
+        prepare(tiny_zoo.config("zoo.drafts=[three]"))
 
 
 @pytest.mark.parametrize(("group", "choice"), [(group, choice) for group, choice in GROUPS if group in JUDGED])

@@ -137,11 +137,11 @@ def test_every_generated_token_is_evidence_at_most_once() -> None:
     assert count == done or count == done - 1  # the bonus of a last full acceptance is not scored yet
 
 
-def test_stopping_withholds_the_unsure_guess() -> None:
+def test_guessing_ends_behind_the_unsure_guess() -> None:
     live = decoder()
     live.begin(request(), 0, ())
     done = live.round(ALWAYS, drafts()[ALWAYS], 8, 1.0)  # no product of probabilities reaches one
-    assert (done.drafted, done.accepted, done.steps, len(done.tokens)) == (0, 0, 1, 1)
+    assert (done.drafted, done.accepted, done.steps, len(done.tokens)) == (1, 1, 1, 2)
     assert 0.0 < done.confidence < 1.0
     sure = live.round(ALWAYS, drafts()[ALWAYS], 8, 1e-9)
     assert (sure.drafted, sure.steps) == (8, 8)
@@ -153,7 +153,7 @@ def test_higher_thresholds_send_a_prefix() -> None:
         live = decoder()
         live.begin(request(), 0, ())
         done = live.round(ALWAYS, drafts()[ALWAYS], 8, threshold)
-        assert done.steps == min(8, done.drafted + 1)
+        assert done.steps == done.drafted
         lengths.append(done.drafted)
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[0] == 8 > lengths[-1]

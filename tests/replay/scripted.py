@@ -113,10 +113,8 @@ class StepwiseDecoder:
             steps += 1
             first = sure if steps == 1 else first
             reach *= sure
-            if reach < threshold:
-                break
             sent.append(new)
-            if new == EOS:
+            if reach < threshold or new == EOS:
                 break
         accepted, tokens = self._commit(sent)
         while cache != self.context[: len(cache)]:

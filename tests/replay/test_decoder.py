@@ -142,7 +142,7 @@ def test_the_draft_without_weights_runs_for_real(seed: int) -> None:
 def test_a_prediction_is_the_topic_predictors() -> None:
     trace = next(t for t in map(make_trace, range(41)) if len(t.output_ids) > 12)
     scores = np.random.default_rng(0).random((1200, 3)).astype(np.float32)
-    topic = TopicPredictor(scores, np.zeros(3, np.float32), 8, NAMES)
+    topic = TopicPredictor(scores, np.zeros(3, np.float32), 8, NAMES, np.zeros_like(scores))
     decoder, _, _ = make_decoder(trace, topic=topic)
     np.testing.assert_allclose(decoder.predicted(), [draft.expected for draft in make_specs()])
     decoder.begin(make_request(trace), 0, ())

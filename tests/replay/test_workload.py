@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def make_split() -> list[Trace]:
 TRACES = make_traces(make_split())
 
 
-def make_workload(**options: int) -> Workload:
+def make_workload(**options: Any) -> Workload:
     return Workload(TRACES, "heldout", WorkloadConfig(**options))
 
 
@@ -98,3 +99,27 @@ def test_a_senseless_workload_is_refused(options: dict[str, int], message: str) 
 def test_an_unknown_split_is_refused() -> None:
     with pytest.raises(UserError, match="hold no split 'train'"):
         Workload(TRACES, "train", WorkloadConfig())
+
+
+def test_only_the_domains_and_kinds_that_are_asked_for() -> None:
+    stream = make_workload(requests=60, domains=("code", "legal"), kinds=("single",)).stream(0, 0)
+    assert {(item.trace.domain, item.trace.kind) for item in stream} == {("code", "single"), ("legal", "single")}
+    with pytest.raises(UserError, match=r"workload.domains: no traces of art in split 'heldout', expected some of code"):
+        make_workload(domains=("art",))
+
+
+def test_some_answers_are_cut_short() -> None:
+    stream = make_workload(requests=200, short_share=0.5, short_tokens=2).stream(0, 0)
+    short = sum(item.request.max_new_tokens == 2 for item in stream)
+    assert 70 < short < 130
+    whole = make_workload(requests=200).stream(0, 0)
+    assert all(item.request.max_new_tokens > 2 for item in whole if len(item.trace.output_ids) > 2)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [("short_share", 1.5, "short_share is a probability"), ("short_tokens", 0, "short_tokens must be at least 1")],
+)
+def test_wrong_short_answers_are_refused(option: str, value: float, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_workload(**{option: value})

@@ -111,7 +111,7 @@ def predictors(draw: st.DrawFn) -> TopicPredictor:
     names = NAMES[: draw(st.integers(1, 3))]
     scores = rng.normal(0.0, 0.4, (VOCAB, len(names))).astype(np.float32)
     bias = rng.random(len(names)).astype(np.float32)
-    return TopicPredictor(scores, bias, draw(st.integers(1, 12)), names)
+    return TopicPredictor(scores, bias, draw(st.integers(1, 12)), names, np.zeros_like(scores))
 
 
 @given(predictors(), st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40), st.data())

@@ -1,23 +1,22 @@
-"""The contract of a drafter, and the rule by which every drafter stops.
+"""The contract of a drafter, and where every drafter stops.
 
     tokens (committed):   [ prompt | generated ... pending ]            T of them; the last is pending in the target
     a draft model's KV:   [0 ......... seen )                           seen <= T - 1 between rounds
 
-**The stopping rule.** Guess k (1, 2, …) has a calibrated probability p_k; it is sent to the target if
-``p_1 · … · p_k >= threshold`` (always if the threshold is 0). Guessing ends
+**The stopping rule.** Every guess that is made is sent to the target. Guess k (1, 2, …) has a calibrated probability
+p_k. Guessing ends
 
-* with the first guess that fails this: it is *withheld*, not sent, though its forward was spent;
-* with a guess that is one of the request's ending tokens (it is sent);
-* with guess number ``gamma``.
+* behind the first guess with ``p_1 · … · p_k < threshold`` (never if the threshold is 0), by the rule ``REACH``;
+  ``runtime.decoding.stop_rule`` has this and the other rules;
+* behind a guess that is one of the request's ending tokens;
+* behind guess number ``gamma``.
 
-p_k is known *before* guess k is chosen: it is the calibrated probability of the draft's likeliest token there, also
-where the guess is then drawn and another one. This keeps sampling exact. Were an unlikely draw withheld, the draws that
-are sent would not be distributed as q, and where none is sent the target's token would not make up for it: the text
-would lean towards what both models like. An ending token may end guessing *after* it is sent, for that depends only on
-what the target verifies: behind it, as behind ``gamma``, there simply is no guess.
+p_k is the calibrated probability of the draft's *likeliest* token there, also where the guess is then drawn and another
+one. Sampling stays exact in any case, since no guess is withheld: whether there is a next one depends only on what the
+target verifies before it. Were an unlikely draw withheld, the draws that are sent would not be distributed as q, and
+where none is sent the target's token would not make up for it: the text would lean towards what both models like.
 
-**The counters.** ``steps`` is the number of forwards: one for each guess sent, plus one if a guess was withheld. The
-first of them also absorbs what the draft has not seen: it is ``catch_up_tokens + 1`` wide, where
+**The counters.** ``steps`` is the number of forwards, one for each guess. The first of them also absorbs what the draft has not seen: it is ``catch_up_tokens + 1`` wide, where
 ``catch_up_tokens = T - 1 - seen`` leaves out the pending token. So a proposal costs
 ``forward(catch_up_tokens + 1) + (steps - 1) · forward(1)``. Absorbed tokens that are *generated* (the prompt is not the
 target's text) are scored for free: position i counts if ``max(seen + 1, prompt_tokens) <= i <= T - 1``, and matches if
@@ -31,6 +30,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from runtime.core import StopRule
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,7 @@ class Proposal(NamedTuple):
         steps: Forwards of the draft.
         catch_up_tokens: Committed tokens absorbed, the pending one left out.
         scored: (matches, positions) of the draft's greedy guess over absorbed generated tokens.
-        confidence: Calibrated probability of the first guess, sent or withheld; NaN if there was none.
+        confidence: Calibrated probability of the first guess; NaN if there was none.
         probabilities: What each guess was drawn from, after all filters: float32, shape (vocab,) of the target, 0 for
             tokens that the draft does not have. None at all = the guesses were not drawn, each is a point mass.
     """
@@ -76,6 +77,7 @@ class Drafter(Protocol):
         threshold: float,
         eos_ids: Collection[int],
         sampler: Sampler | None = None,
+        rule: StopRule = StopRule.REACH,
     ) -> Proposal:
         """Guess what follows the committed ``tokens``.
 
@@ -83,9 +85,10 @@ class Drafter(Protocol):
             tokens: All committed tokens of the request, the prompt first.
             prompt_tokens: How many of them are the prompt.
             gamma: Most guesses, at least 1.
-            threshold: Probability that a guess is reached and accepted below which guessing stops; 0 = never.
+            threshold: What the rule compares with: below it guessing stops; 0 = never.
             eos_ids: Tokens that end the text.
             sampler: Chooses the guesses; None = the likeliest token always. Scoring is greedy in any case.
+            rule: How sure the draft must be, see ``runtime.decoding.stop_rule``.
         """
         ...
 

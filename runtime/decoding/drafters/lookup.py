@@ -27,7 +27,9 @@ from array import array
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from runtime.decoding.drafters.base import Proposal, calibrated
+from runtime.core import StopRule
+from runtime.decoding.drafters.base import Proposal
+from runtime.decoding.stop_rule import Confidence, guess_score
 
 if TYPE_CHECKING:
     from runtime.decoding.sampling import Sampler
@@ -152,7 +154,8 @@ class LookupDrafter:
     """
 
     def __init__(self, calibration: tuple[float, float] = (1.0, 0.0), memory_tokens: int = MEMORY_TOKENS) -> None:
-        self._probability = tuple(calibrated(raw, calibration) for raw in CONFIDENCE)
+        self._scores = {rule: tuple(guess_score(rule, raw, calibration) for raw in CONFIDENCE) for rule in StopRule}
+        self._probability = self._scores[StopRule.REACH]
         self._limit = max(1, memory_tokens // 2)
         self._young, self._old = _Generation(self._limit), _Generation(0)
         self._synced = 0
@@ -215,13 +218,14 @@ class LookupDrafter:
         threshold: float,
         eos_ids: Collection[int],
         sampler: Sampler | None = None,
+        rule: StopRule = StopRule.REACH,
     ) -> Proposal:
         self.sync(tokens)
         match = self._find()
         if match is None:
             return Proposal()
         guesses: list[int] = []
-        reached, source, end = 1.0, match.tokens, len(match.tokens)
+        sure, scores, source, end = Confidence(rule, threshold), self._scores[rule], match.tokens, len(match.tokens)
         for k in range(gamma):
             position = match.position + k
             if position < end:
@@ -232,11 +236,9 @@ class LookupDrafter:
                 break
             if token == _BOUNDARY:
                 break
-            reached *= self._probability[min(match.length + k, FULL_MATCH)]
-            if threshold > 0.0 and reached < threshold:
-                break
+            enough = sure.suffices(scores[min(match.length + k, FULL_MATCH)])
             guesses.append(token)
-            if token in eos_ids:
+            if not enough or token in eos_ids:
                 break
         return Proposal(tuple(guesses), confidence=self._probability[match.length])
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
+from runtime.core import StopRule
 from runtime.decoding.drafters.base import NAN, Proposal, calibrated
 from runtime.decoding.sampling import Sampler
+from runtime.decoding.stop_rule import Confidence, guess_score
 from runtime.engine.kv_cache import GrowingCache
 from runtime.engine.loaded_draft import LoadedDraft
 from runtime.errors import UserError
@@ -69,6 +71,7 @@ class ModelDrafter:
         threshold: float,
         eos_ids: Collection[int],
         sampler: Sampler | None = None,
+        rule: StopRule = StopRule.REACH,
     ) -> Proposal:
         seen = self._seen
         first_scored = max(seen + 1, prompt_tokens)
@@ -77,23 +80,21 @@ class ModelDrafter:
         scored = self._score(rows[:-1], known)
         guesses: list[int] = []
         drawn_from: list[torch.Tensor] = []
-        steps, reached, confidence = 1, 1.0, NAN
+        steps, first, sure = 1, NAN, Confidence(rule, threshold)
         while True:
-            best, probability = self._likeliest(rows[-1])
+            best, top = self._likeliest(rows[-1])
             if steps == 1:
-                confidence = probability
-            reached *= probability
-            if threshold > 0.0 and reached < threshold:  # before the draw, see the stopping rule
-                break
+                first = calibrated(top, self._calibration)
+            enough = sure.suffices(guess_score(rule, top, self._calibration))  # before the draw, see the stopping rule
             token, q = (best, None) if sampler is None else self._choose(rows[-1], (*tokens, *guesses), sampler)
             guesses.append(token)
             if q is not None:
                 drawn_from.append(q)
-            if len(guesses) == gamma or token in eos_ids:
+            if not enough or len(guesses) == gamma or token in eos_ids:
                 break
             rows = self._forward([token], keep=1)
             steps += 1
-        return Proposal(tuple(guesses), steps, len(tokens) - 1 - seen, scored, confidence, tuple(drawn_from))
+        return Proposal(tuple(guesses), steps, len(tokens) - 1 - seen, scored, first, tuple(drawn_from))
 
     def _forward(self, tokens: Sequence[int], keep: int) -> torch.Tensor:
         """Logits behind the last ``keep`` of ``tokens``, float32, shape (keep, V)."""
@@ -105,10 +106,10 @@ class ModelDrafter:
         return logits.float()
 
     def _likeliest(self, row: torch.Tensor) -> tuple[int, float]:
-        """The greedy token and its calibrated probability."""
+        """The greedy token and its raw probability."""
         best = torch.max(row, dim=-1)
-        raw = torch.exp(best.values - torch.logsumexp(row, dim=-1))
-        return self.draft.vocab[int(best.indices)], calibrated(float(raw), self._calibration)
+        top = torch.exp(best.values - torch.logsumexp(row, dim=-1))
+        return self.draft.vocab[int(best.indices)], float(top)
 
     def _choose(self, row: torch.Tensor, text: Sequence[int], sampler: Sampler) -> tuple[int, torch.Tensor | None]:
         """The sampler's token behind ``text``, and what it was drawn from, shape (vocab,) of the target."""
