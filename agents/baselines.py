@@ -31,7 +31,7 @@ LENGTHS = tuple((gamma, 0) for gamma in GAMMAS)
 STOPPED = tuple(product(GAMMAS[1:], range(1, len(STOP_LEVELS))))
 """Lengths with a stop; a single guess needs none."""
 FEW = ((1, 0), (2, 0), (4, 1), (4, 2), (8, 1), (8, 2))
-"""Settings for the many bandits: the best of ``LENGTHS`` and ``STOPPED`` for one draft are always among them."""
+"""Settings for the many that are less often near the top: those of ``LENGTHS`` and ``STOPPED`` that win somewhere."""
 
 
 class Option(NamedTuple):
@@ -61,7 +61,7 @@ def statics(specs: Sequence[DraftSpec]) -> list[Baseline]:
     return [
         Baseline(
             f"static:{spec.name}",
-            _grid(StaticController, (*LENGTHS, *STOPPED), n_drafts=len(specs), draft=index, name=f"static:{spec.name}"),
+            _grid(StaticController, FEW, n_drafts=len(specs), draft=index, name=f"static:{spec.name}"),
         )
         for index, spec in enumerate(specs)
     ]
@@ -76,9 +76,9 @@ def baselines(specs: Sequence[DraftSpec], strongest: int, seed: int) -> list[Bas
         seed: Of those that draw.
     """
     n = len(specs)
+    expected = tuple(spec.expected for spec in specs)
     models = [index for index, spec in enumerate(specs) if spec.loadable] or [strongest]
     model = strongest if strongest in models else max(models, key=lambda index: specs[index].expected)
-    every = (*LENGTHS, *STOPPED)
     found = [
         _alone("plain", lambda costs: plain_controller(n)),
         _alone("plain_reuse", lambda costs: plain_controller(n, reuse_kv=True)),
@@ -92,8 +92,8 @@ def baselines(specs: Sequence[DraftSpec], strongest: int, seed: int) -> list[Bas
         Baseline("adaedl", tuple(_grid(AdaEdlController, ((8, 0),), n_drafts=n, draft=model, drop=("gamma", "stop")))),
         Baseline("memspec", _grid(MemSpecController, LENGTHS, n_drafts=n)),
         Baseline("memspec_stop", _grid(MemSpecController, STOPPED, n_drafts=n, name="memspec_stop")),
-        Baseline("memspec_no_memory", _grid(MemSpecNoMemoryController, every, n_drafts=n)),
-        Baseline("memspec_no_prediction", _grid(MemSpecNoPredictionController, every, n_drafts=n)),
+        Baseline("memspec_no_memory", _grid(MemSpecNoMemoryController, FEW, n_drafts=n)),
+        Baseline("memspec_no_prediction", _grid(MemSpecNoPredictionController, FEW, expected=expected)),
         Baseline(
             "rakv_asd",
             tuple(
@@ -101,15 +101,18 @@ def baselines(specs: Sequence[DraftSpec], strongest: int, seed: int) -> list[Bas
                 for draft in dict.fromkeys((strongest, model))
             ),
         ),
-        Baseline(
-            "stacked",
-            tuple(
-                Option(gamma or 0, stop, partial(_with_costs, StackedController, n_drafts=n, gamma=gamma, stop=stop))
-                for gamma, stop in ((None, 0), (None, 1), (None, 2), (None, 3), *LENGTHS[1:], *STOPPED)
-            ),
-        ),
+        _stacked(n, plus=False),
+        _stacked(n, plus=True),
     ]
     return [*found, *_fixed(n, strongest), *_bandits(n, seed)]
+
+
+def _stacked(n: int, plus: bool) -> Baseline:
+    options = (
+        Option(gamma or 0, stop, partial(_with_costs, StackedController, n_drafts=n, gamma=gamma, stop=stop, plus=plus))
+        for gamma, stop in ((None, 0), (None, 1), (None, 2), *LENGTHS[1:], *STOPPED)
+    )
+    return Baseline("stacked_plus" if plus else "stacked", tuple(options))
 
 
 def _fixed(n: int, draft: int) -> list[Baseline]:

@@ -89,8 +89,13 @@ class HeuristicPrior(nn.Module):
         return torch.where(lookup, rows[:, :, DRAFT_INDEX["confidence"]], blended)
 
     def outlook(self, rows: Tensor) -> Tensor:
-        """Acceptance to expect of every draft over the next rounds, (batch, N): the topic's prediction."""
-        return rows[:, :, DRAFT_INDEX["predicted"]]
+        """Acceptance to expect of every draft over the next rounds, (batch, N): the topic's prediction.
+
+        Nothing is expected of a look-up: it is sure of itself now and then, and beside a draft then.
+        """
+        weightless = rows[:, :, DRAFT_INDEX["weightless"]] > 0.0
+        predicted = rows[:, :, DRAFT_INDEX["predicted"]]
+        return torch.where(weightless, torch.zeros_like(predicted), predicted)
 
     def _verify_ratio(self, glob: Tensor, drafted: Tensor) -> Tensor:
         """Verify cost at a fractional number of guesses, interpolated over 0, 1, 2, 4, 8."""

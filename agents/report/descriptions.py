@@ -23,6 +23,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "memspec_no_prediction": "MemSpec without its prediction: it goes by how well each small model has guessed lately.",
     "rakv_asd": "Another paper's method (RAKV-ASD): one small model; measured costs say how far it guesses.",
     "stacked": "Both papers put together by hand: MemSpec picks the small model, RAKV-ASD how far it guesses.",
+    "stacked_plus": "Stacked, with what this project adds to both papers written in by hand: no learning either.",
     "heuristic": "What the policy starts from: the same choices from a table of measured gains, nothing learned.",
     "policy": "The learned policy: one small network decides model, length, loading and reuse together.",
     "oracle_perfect": "Not a real method: always knows the best small model of the moment, and loading is free.",

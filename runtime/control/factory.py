@@ -18,7 +18,8 @@ from runtime.profile import CostModel
 
 NAMES = (
     "policy, plain, plain_reuse, static:<draft>:<gamma>[:<stop level>], hf_dynamic:<draft>, adaedl:<draft>, "
-    "memspec[:<gamma>], memspec_no_memory[:<gamma>], memspec_no_prediction[:<gamma>], rakv_asd[:<draft>], stacked"
+    "memspec[:<gamma>], memspec_no_memory[:<gamma>], memspec_no_prediction[:<gamma>], rakv_asd[:<draft>], stacked, "
+    "stacked_plus"
 )
 
 MEMSPEC_GAMMA = 2
@@ -66,8 +67,8 @@ def make_controller(
         return _with_draft(name, _draft(name, parts[0], draft_names), n, costs)
     if kind == "rakv_asd" and not parts:
         return RakvAsdController(n, max(range(n), key=lambda i: expected[i]), costs)
-    if kind == "stacked" and not parts:
-        return StackedController(n, costs)
+    if kind in ("stacked", "stacked_plus") and not parts:
+        return StackedController(n, costs, plus=kind == "stacked_plus")
     raise UserError(f"unknown controller {name!r}: expected one of {NAMES}")
 
 

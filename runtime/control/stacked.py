@@ -1,14 +1,17 @@
 """Stacked: the best of both papers put together by hand, and a confidence stop. The baseline to fear.
 
 * Draft choice and residency are MemSpec's: predicted acceptance, background loads, the best resident draft.
-* Draft length, and whether to guess at all, are RAKV-ASD's: the most expected tokens per unit of measured time.
+* Draft length, and whether to guess at all, are RAKV-ASD's: the most expected tokens per unit of measured time. The
+  acceptance that this needs is MemSpec's prediction, blended with what was just seen; a draft without weights knows how
+  sure it is of its next guess.
 * A stored prefix is reused by RAKV-ASD's rule.
-* A draft with weights stops at the first guess it is not sure of.
+* A draft stops behind the first guess it is not sure of.
 * Stored KV and drafts give way to each other by what bringing them back would cost per byte.
 
-What MemSpec predicts of a draft is blended with what was just seen of it and with what the last token says about the
-next guess. A draft without weights guesses for nothing and knows how sure it is of its next guess: it takes part with
-that, and is never stopped.
+``stacked_plus`` is more than both papers have: it takes the draft with the highest rate instead of the best predicted
+one, so that a look-up guesses just where it is sure of itself (and is not stopped), lets the cost model say where not
+to guess, and corrects acceptance by what the last token says about the next guess. That is what this project's own
+heuristic knows, written by hand.
 """
 
 from __future__ import annotations
@@ -38,9 +41,10 @@ class StackedController:
     Args:
         n_drafts: Drafts of the zoo.
         costs: Measured costs of the device.
-        gamma: Draft length of drafts with weights, where the cost model lets them guess; None = the cost model's.
-        stop: Stop level of drafts with weights; 0 = off.
-        name: Name in reports.
+        gamma: Draft length; None = the cost model's, plain decoding included.
+        stop: Stop level; 0 = off.
+        plus: Whether it goes beyond both papers, see above.
+        name: Name in reports; None = ``stacked`` or ``stacked_plus``.
     """
 
     def __init__(
@@ -49,9 +53,11 @@ class StackedController:
         costs: CostModel,
         gamma: int | None = GAMMAS[-1],
         stop: int = 1,
-        name: str = "stacked",
+        plus: bool = False,
+        name: str | None = None,
     ) -> None:
-        self.name = name
+        self.name = name or ("stacked_plus" if plus else "stacked")
+        self._plus = plus
         self._codec = ActionCodec(n_drafts)
         self._costs, self._gamma, self._stop = costs, gamma, stop
         self._worth = Worth(costs)
@@ -74,21 +80,29 @@ class StackedController:
     def learn(self, outcome: Outcome) -> None: ...
 
     def _wanted(self, observation: Observation) -> int | None:
-        """By MemSpec's rule: the draft predicted best of those with weights, if clearly better than the resident."""
-        predicted = np.where(observation.per_draft("weightless") > 0, -1.0, observation.per_draft("predicted"))
+        """By MemSpec's rule: the draft predicted best, if clearly better than the resident ones.
+
+        ``stacked_plus`` leaves look-ups out: they guess now and then, and another draft beside them.
+        """
+        predicted = observation.per_draft("predicted")
+        if self._plus:
+            predicted = np.where(observation.per_draft("weightless") > 0, -1.0, predicted)
         here = np.where(observation.per_draft("resident") > 0, predicted, -1.0)
         best = int(np.argmax(predicted))
         return best if predicted[best] > max(0.0, float(here.max()) + PREFETCH_MARGIN) else None
 
     def _guess(self, observation: Observation, rest: Decision) -> Decision:
-        """``rest`` with the resident draft and length of the highest rate, or plain."""
+        """``rest`` with the chosen resident draft and the length of the highest rate, or plain."""
         expected = self._expected(observation)
         drafts = [d for d in range(len(expected)) if may_speculate(observation, d)]
+        if not self._plus:
+            predicted = observation.per_draft("predicted")
+            drafts = sorted(drafts, key=lambda d: float(predicted[d]))[-1:]
         lengths = {d: best_length(observation, d, float(expected[d])) for d in drafts}
         best = max(drafts, key=lambda d: lengths[d].rate, default=None)
-        if best is None or lengths[best] == Length(0, 1.0):
+        if best is None or (lengths[best] == Length(0, 1.0) and (self._plus or self._gamma is None)):
             return rest
-        if observation.per_draft("weightless")[best] > 0:
+        if self._plus and observation.per_draft("weightless")[best] > 0:
             return speculate(observation, best, lengths[best].gamma, 0, rest)
         gamma = lengths[best].gamma if self._gamma is None else self._gamma
         return speculate(observation, best, gamma, self._stop, rest)
@@ -97,7 +111,8 @@ class StackedController:
         """Acceptance to expect of every draft in this round, shape (drafts,), within 0 and 1."""
         fresh = np.float32(EVIDENCE_SHARE) * freshness(observation, EVIDENCE_TOKENS)
         expected = blended(observation, observation.per_draft("predicted"), fresh)
-        expected = np.clip(expected + observation.per_draft("next_shift"), 0.0, 1.0)
+        if self._plus:
+            expected = np.clip(expected + observation.per_draft("next_shift"), 0.0, 1.0)
         weightless = observation.per_draft("weightless") > 0
         chosen: Floats = np.where(weightless, observation.per_draft("confidence"), expected)
         return chosen

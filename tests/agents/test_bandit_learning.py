@@ -84,6 +84,14 @@ def test_exp3_follows_its_formula() -> None:
     assert bandit._weights == pytest.approx([0.75 / total + spread, grown / total + spread])
 
 
+def test_exp3_forgets_its_weights_between_streams() -> None:
+    bandit = Exp3Controller(3, 1, interval=1)
+    play(bandit, lambda index: (0.1, 0.2, 1.0), 50)
+    assert max(bandit._weights) > 0.5
+    bandit.begin_stream()
+    assert bandit._weights == pytest.approx([1 / 3] * 3)
+
+
 def test_exp3_makes_up_for_the_chance_of_an_arm_and_takes_weight_for_poor_pay() -> None:
     def weight_after(chance: float, pay: float) -> float:
         bandit = Exp3Controller(2, 1)

@@ -6,6 +6,7 @@ import pytest
 
 from agents.bandits import DraftBandit, EpsilonGreedyController, Exp3Controller, ThompsonController, UcbController
 from agents.bandits.working_set import WorkingSet, able_drafts
+from agents.hedge import HedgeController
 from runtime.control.observation import Observation
 from runtime.core import Decision, Outcome, Phase
 from tests.agents.made_up import FOUR_SPECS, four_world, observe, run
@@ -57,6 +58,15 @@ def test_learns_the_better_arm_of_its_set(kind: Callable[..., DraftBandit]) -> N
     _, rounds = run(kind(4, 4, resident_only=True), four_world(domain="story"))
     late = [outcome.decision.draft for outcome in rounds[len(rounds) // 2 :]]
     assert late.count(2) > 2 * late.count(1)
+
+
+@pytest.mark.parametrize("controller", [UcbController(4, 1, resident_only=True), HedgeController(4, 1)])
+def test_every_stream_has_a_set_of_its_own(controller: UcbController | HedgeController) -> None:
+    controller.begin_stream()
+    assert controller.decide(arriving(NOTHING, 0.4)).prefetch == 1
+    assert controller.decide(arriving(NOTHING, 0.4, acceptance=0.0)).prefetch == 1
+    controller.begin_stream()
+    assert controller.decide(arriving(NOTHING, 0.4, acceptance=0.0)).prefetch == 0
 
 
 def test_an_arm_that_was_given_up_is_left_at_once() -> None:

@@ -6,8 +6,7 @@ import numpy as np
 
 from runtime.control.action import ActionCodec
 from runtime.control.observation import DRAFT_INDEX, GLOBAL_INDEX, G, Observation, P
-from runtime.core import GAMMAS, Outcome, Phase, Round
-from runtime.core import Decision as Decided
+from runtime.core import GAMMAS, Decision, Outcome, Phase, Round
 from tests.factories import NAMES
 
 N = len(NAMES)
@@ -39,7 +38,7 @@ def see(
     return Observation(phase, vector, mask)
 
 
-def outcome(drafted: int, accepted: int, draft: int | None = 0, stall_s: float = 0.0) -> Outcome:
+def outcome(drafted: int, accepted: int, draft: int | None = 0) -> Outcome:
     """What a round led to."""
     done = Round(tuple(range(accepted + 1)), drafted, accepted, drafted)
-    return Outcome(Phase.DECODE, Decided(draft=draft), 0.1, 0.1, stall_s, done, done.tokens)
+    return Outcome(Phase.DECODE, Decision(draft=draft), 0.1, 0.1, 0.0, done, done.tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import cache
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def test_surer_guesses_score_higher_by_every_rule() -> None:
     tops = [0.0, 1e-4, 0.01, 1 / (SPREAD + 1), 0.1, 0.3, 0.6, 0.9, 0.99, 1.0]
     for rule in StopRule:
         scores = [guess_score(rule, top, CALIBRATION) for top in tops]
-        assert scores == sorted(scores) and 0.0 <= scores[0] < 0.2 and 0.9 < scores[-1] <= 1.0 or rule is StopRule.REACH
+        assert scores == sorted(scores) and 0.0 <= scores[0] < 0.1 and 0.9 < scores[-1] <= 1.0
     assert guess_score(StopRule.REACH, 0.6, CALIBRATION) == calibrated(0.6, CALIBRATION)
     assert guess_score(StopRule.TOKEN, 0.6, CALIBRATION) == 0.6
     assert guess_score(StopRule.ENTROPY, 0.6, CALIBRATION) == 1.0 - math.sqrt(ENTROPY_SCALE * entropy(0.6))
@@ -46,6 +47,7 @@ def test_only_reach_multiplies() -> None:
         assert all(never.suffices(0.0) for _ in range(8))
 
 
+@cache
 def raw_tops(kind: str, gamma: int) -> list[float]:
     """Raw top-1 probabilities of a draft that runs on by itself, each by a forward of everything."""
     loaded, tokens, tops = tiny.draft(kind), list(tiny.PROMPT), []
@@ -65,10 +67,11 @@ def test_a_draft_model_stops_where_the_rule_says(kind: str, rule: StopRule) -> N
     scores = [guess_score(rule, top, CALIBRATION) for top in tops]
     levels = list(itertools.accumulate(scores, lambda a, b: a * b)) if rule is StopRule.REACH else scores
     thresholds = {0.0, 2.0, *(level * (1 + shift) for level in levels for shift in (-1e-3, 1e-3))}
+    drafter = ModelDrafter(tiny.draft(kind), tiny.target().embed, tiny.VOCAB, CALIBRATION)
     for threshold in thresholds:
         failing = next((k for k, level in enumerate(levels) if level < threshold), None)
         sent = 8 if failing is None else failing + 1
-        drafter = ModelDrafter(tiny.draft(kind), tiny.target().embed, tiny.VOCAB, CALIBRATION)
+        drafter.begin()
         proposal = drafter.propose(tiny.PROMPT, len(tiny.PROMPT), 8, threshold, (), rule=rule)
         assert (len(proposal.tokens), proposal.steps) == (sent, sent)
         assert proposal.confidence == pytest.approx(calibrated(tops[0], CALIBRATION), rel=1e-4)
@@ -90,10 +93,9 @@ def test_the_lookup_stops_where_the_rule_says(rule: StopRule) -> None:
 @pytest.mark.parametrize("rule", list(StopRule))
 def test_the_text_is_the_targets_own_by_every_rule(rule: StopRule) -> None:
     payloads: tuple[Any, ...] = tiny.drafts()
+    live = tiny.decoder()
     for draft in range(len(tiny.SPECS)):
-        for level in STOP_LEVELS:
-            live = tiny.decoder()
-            text = [live.begin(tiny.request(20), 0, ()).token]
-            while not live.ended():
-                text.extend(live.round(draft, payloads[draft], 5, level, rule).tokens)
-            assert tuple(text) == tiny.plain_text(20)
+        text = [live.begin(tiny.request(20), 0, ()).token]
+        while not live.ended():
+            text.extend(live.round(draft, payloads[draft], 5, STOP_LEVELS[1], rule).tokens)
+        assert tuple(text) == tiny.plain_text(20)

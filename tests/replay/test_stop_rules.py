@@ -72,7 +72,6 @@ def test_a_round_is_what_asking_guess_by_guess_gives(rule: StopRule) -> None:
 
 
 def test_a_decision_carries_its_rule_to_the_decoder() -> None:
-    """A level that the made-up drafts pass guess by guess, but not all guesses together."""
     drafted = {}
     for rule in StopRule:
         session = make_world().session()
@@ -81,5 +80,5 @@ def test_a_decision_carries_its_rule_to_the_decoder() -> None:
         while session.phase is not Phase.COMPLETE:
             done = session.advance(Decision(draft=0, gamma=8, stop=2, wait=True, rule=rule)).round
             drafted[rule] += done.drafted if done is not None else 0
-    assert drafted[StopRule.REACH] < min(drafted[StopRule.TOKEN], drafted[StopRule.ENTROPY])
-    assert drafted[StopRule.TOKEN] != drafted[StopRule.ENTROPY]
+    assert drafted[StopRule.REACH] < drafted[StopRule.TOKEN]  # multiplied, and not
+    assert len(set(drafted.values())) == len(StopRule)
