@@ -146,6 +146,6 @@ def write_agreement(
         },
     )
     print(
-        f"replay of the same decisions: {replay_s:.1f} s predicted, {live_s:.1f} s live, ratio {replay_s / live_s:.3f}; "
-        f"order of the controllers: Kendall's tau {tau:.2f}"
+        f"replay of the same decisions: {replay_s:.1f} s predicted, {live_s:.1f} s live, ratio "
+        f"{replay_s / live_s:.3f}; order of the controllers: Kendall's tau {tau:.2f}"
     )

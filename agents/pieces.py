@@ -1,4 +1,4 @@
-"""Live evaluation in pieces: one controller on one stream at a time, each kept, so that hours of runs can be broken off.
+"""Live evaluation in pieces: one controller on one stream at a time, each kept: hours of runs can be broken off.
 
 The controllers take turns on every stream, the first one changes from stream to stream: a machine that slows down slows
 all of them down.
@@ -55,10 +55,10 @@ class Piece:
         )
 
     @classmethod
-    def load(cls, path: Path, key: str) -> Piece | None:
-        """Read a piece; None if it is of other work than ``key`` says."""
+    def load(cls, path: Path, key: str | None = None) -> Piece | None:
+        """Read a piece; None if it is of other work than ``key`` says (None = any)."""
         data = read_json(path, "piece of a live evaluation", PIECE_SCHEMA)
-        if data["key"] != key:
+        if key is not None and data["key"] != key:
             return None
         result: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in data["result"].items()
@@ -119,6 +119,25 @@ def serve_in_pieces(
     finally:
         live.close()
     return found
+
+
+def read_pieces(folder: Path) -> dict[str, list[Piece]]:
+    """Every piece of a folder by controller, in the order of the streams; streams that are not whole are left out.
+
+    Raises:
+        UserError: If there is none, or one is damaged.
+    """
+    pieces = [Piece.load(path) for path in sorted(folder.glob("*.json"))]
+    names = {piece.result.controller for piece in pieces if piece}
+    found = {name: sorted((p for p in pieces if p and p.result.controller == name), key=_stream) for name in names}
+    whole = set.intersection(*({_stream(p) for p in served} for served in found.values())) if found else set()
+    if not whole:
+        raise UserError(f"{folder}: expected pieces of a live evaluation, found no stream that all controllers served")
+    return {name: [piece for piece in served if _stream(piece) in whole] for name, served in found.items()}
+
+
+def _stream(piece: Piece) -> int:
+    return piece.result.stream
 
 
 def _piece(

@@ -61,7 +61,7 @@ class HeuristicPrior(nn.Module):
         return torch.cat([speculate, stop, prefetch, zeros, keep, zeros, zeros + 1.0], dim=1)
 
     def _savings(self, glob: Tensor, rows: Tensor, estimate: Tensor) -> Tensor:
-        """Expected plain steps saved by one round, (batch, N, Γ, S), if a next guess is right this often, (batch, N)."""
+        """Expected plain steps saved by a round, (batch, N, Γ, S), if a next guess is right this often, (batch, N)."""
         bins = self.curves.shape[1]
         place = estimate.clamp(0.0, 1.0) * (bins - 1)
         low = place.floor().clamp(max=bins - 2)

@@ -1,7 +1,7 @@
 """One question, one plot: ``python -m agents.study study=slots suite=memspec policy=BUNDLE out=DIR``.
 
-One key of the configuration takes several values; the same controllers, tuned once where the suite stands, serve the same
-held-out streams at each. Leaves ``DIR/study-<name>.json`` and ``.png``.
+One key of the configuration takes several values; the same controllers, tuned once where the suite stands, serve the
+same held-out streams at each. Leaves ``DIR/study-<name>.json`` and ``.png``.
 """
 
 from __future__ import annotations

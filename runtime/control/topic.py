@@ -88,7 +88,7 @@ class TopicPredictor:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
                 scores, bias = file.get_tensor("scores"), file.get_tensor("bias")
-                known = "shift" in file.keys()  # noqa: SIM118 - not a dictionary
+                known = "shift" in file.keys()
                 shift = file.get_tensor("shift") if known else np.zeros_like(scores)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path}: not a readable topic predictor ({error}): make it again") from None
