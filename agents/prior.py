@@ -12,10 +12,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from agents.round_table import LEAST, SHIFT_WEIGHT, RoundTable
+from agents.round_table import EVIDENCE_SHARE, LEAST, SHIFT_WEIGHT, RoundTable
 from runtime.control.observation import DRAFT_INDEX, GLOBAL_INDEX, G, P
 from runtime.core import GAMMAS, STOP_LEVELS
 
+COPY_COST = 0.15
+"""Plain steps that copying stored KV takes, about."""
+DRAFT_CHANCE = 0.5
+"""Chance that a draft which is given up for stored KV is wanted again."""
 UNAVAILABLE = -20.0
 """Score of a draft that is not resident."""
 
@@ -31,12 +35,10 @@ class HeuristicPrior(nn.Module):
 
     curves: Tensor
 
-    def __init__(
-        self, table: RoundTable, sharpness: float = 12.0, token_price: float = 1.1, evidence_share: float = 0.6
-    ) -> None:
+    def __init__(self, table: RoundTable, sharpness: float = 12.0, token_price: float = 0.8) -> None:
         super().__init__()
         self.n_drafts = len(table.drafts)
-        self.sharpness, self.token_price, self.evidence_share = sharpness, token_price, evidence_share
+        self.sharpness, self.token_price = sharpness, token_price
         self.register_buffer("curves", torch.as_tensor(table.statistics, dtype=torch.float32))  # (N, bins, Γ, S, 3)
         self.n_gammas, self.n_stops = len(GAMMAS), len(STOP_LEVELS)
 
@@ -57,7 +59,7 @@ class HeuristicPrior(nn.Module):
         stop = self._stop_scores(saving, usable)
         prefetch = self._prefetch_scores(glob, rows, lasting)
         zeros = torch.zeros_like(glob[:, :1])
-        keep = self._kv_scores(glob)
+        keep = self._kv_scores(glob, rows)
         return torch.cat([speculate, stop, prefetch, zeros, keep, zeros, zeros + 1.0], dim=1)
 
     def _savings(self, glob: Tensor, rows: Tensor, estimate: Tensor) -> Tensor:
@@ -71,7 +73,8 @@ class HeuristicPrior(nn.Module):
         stats = self.curves[draft, index] * (1.0 - part) + self.curves[draft, index + 1] * part
         accepted, drafted, steps = stats[..., 0], stats[..., 1], stats[..., 2]
         cost = self._verify_ratio(glob, drafted) + steps * rows[:, :, DRAFT_INDEX["step_ratio"], None, None]
-        cost = cost + rows[:, :, DRAFT_INDEX["catch_up_cost"], None, None]
+        rounds = (glob[:, GLOBAL_INDEX["room_tokens"], None, None, None] / (1.0 + accepted)).clamp(min=1.0)
+        cost = cost + rows[:, :, DRAFT_INDEX["catch_up_cost"], None, None] / rounds  # paid once, for all rounds to come
         return self.token_price * accepted - (cost - 1.0)
 
     def estimate(self, rows: Tensor) -> Tensor:
@@ -81,7 +84,7 @@ class HeuristicPrior(nn.Module):
         """
         evidence = rows[:, :, DRAFT_INDEX["acceptance"]]
         predicted = rows[:, :, DRAFT_INDEX["predicted"]]
-        fresh = self.evidence_share * torch.exp(-rows[:, :, DRAFT_INDEX["staleness"]] / 16.0)
+        fresh = EVIDENCE_SHARE * torch.exp(-rows[:, :, DRAFT_INDEX["staleness"]] / 16.0)
         blended = fresh * evidence + (1.0 - fresh) * predicted
         blended = torch.logit(blended, eps=LEAST) + SHIFT_WEIGHT * rows[:, :, DRAFT_INDEX["next_shift"]]
         blended = torch.sigmoid(blended)
@@ -125,8 +128,12 @@ class HeuristicPrior(nn.Module):
         score = (gain - price).clamp(-6.0, 6.0) * 2.0
         return torch.cat([torch.zeros_like(score[:, :1]), score], dim=1)
 
-    def _kv_scores(self, glob: Tensor) -> Tensor:
-        """Score of reuse / retain against bypass / drop, (batch, 1)."""
-        reuse = 0.05 * glob[:, GLOBAL_INDEX["usable_prefix_tokens"], None].clamp(max=100.0)
-        retain = 2.0 + 0.0 * reuse
-        return torch.where(glob[:, GLOBAL_INDEX["phase_admit"], None] > 0, reuse, retain)
+    def _kv_scores(self, glob: Tensor, rows: Tensor) -> Tensor:
+        """Score of reuse / retain against bypass / drop, (batch, 1): prefill saved less what that costs, plain steps."""
+        again = glob[:, GLOBAL_INDEX["again_cost"], None]
+        room = glob[:, GLOBAL_INDEX["free_share"], None] + glob[:, GLOBAL_INDEX["kv_share"], None]
+        lacks = glob[:, GLOBAL_INDEX["retain_share"], None] > room  # a draft has to go for it
+        load = rows[:, :, DRAFT_INDEX["load_left"]].amax(dim=1, keepdim=True)
+        retain = glob[:, GLOBAL_INDEX["hit_share"], None] * again - COPY_COST - lacks * DRAFT_CHANCE * load
+        score = torch.where(glob[:, GLOBAL_INDEX["phase_admit"], None] > 0, again - COPY_COST, retain)
+        return 2.0 * score.clamp(-2.0, 2.0)

@@ -157,8 +157,7 @@ def step_regret(step: Step, request: Hindsight, bank: TraceBank) -> dict[str, fl
         alone_s = _kv_s(step, request.request, bank)
         prefill_s = request.request.prefill_s if step.phase is Phase.ADMIT else 0.0
         return {"kv": alone_s - prefill_s, "loading": taken_s - alone_s}
-    at = step.position
-    draft = step.draft if request.request.room()[at] >= 1 else None  # without room the round was plain
+    at, draft = step.position, step.draft
     chosen_s = request.least_s(at, draft)
     there = {*step.resident, draft, None}  # a draft that was waited for is there when the round begins
     resident_s = min(request.least_s(at, each) for each in there)

@@ -26,6 +26,8 @@ SMOOTHING = 30.0
 """Positions of the pooled curve mixed into every bin of a draft."""
 
 
+EVIDENCE_SHARE = 0.6
+"""Weight of fresh evidence against the topic's prediction (0.3 was as good)."""
 SHIFT_WEIGHT = 6.0
 """Logits of a whole unit of the last token's shift (fitted by logistic regression on training texts)."""
 LEAST = 0.01
@@ -99,7 +101,7 @@ def estimates(matches: npt.NDArray[np.bool_], predicted: Floats, shift: Floats, 
     for i, match in enumerate(matches):
         recent[i] = value
         value = value * EVIDENCE_DECAY + (1.0 - EVIDENCE_DECAY) * float(match)
-    mixed = np.clip(0.6 * recent + 0.4 * predicted, LEAST, 1.0 - LEAST)
+    mixed = np.clip(EVIDENCE_SHARE * recent + (1.0 - EVIDENCE_SHARE) * predicted, LEAST, 1.0 - LEAST)
     logits = np.log(mixed) - np.log1p(-mixed) + SHIFT_WEIGHT * shift
     estimate: Floats = (1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
     return estimate

@@ -8,87 +8,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 import hydra
 from hydra.utils import to_absolute_path
-from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from agents.bootstrap import Speeds, ratio_interval
 from agents.evaluation import Factory, StreamResult, evaluate
-from agents.report.curves import LineFigure, Series, curves
-from agents.report.drawing import save_png
+from agents.report.study import Study
 from agents.setup import prepare
 from agents.suite import HELDOUT_SEED
 from agents.tuning import Tuned, tuned_baselines
 from runtime.bundle import Bundle, read_bundle
 from runtime.errors import UserError
-from runtime.files import read_json, write_json, written_whole
 
-STUDY_SCHEMA = 1
 PLAIN = "plain"
-
-
-@dataclass(frozen=True)
-class Study:
-    """What came out.
-
-    Attributes:
-        name: Of the study.
-        title: For people.
-        label: What was varied, with its unit.
-        log: Whether the axis is logarithmic.
-        suite: Setting in which it was varied.
-        device: Name of the device.
-        simulated: Whether times are of a built profile.
-        values: Of the key.
-        speedups: By controller: (speed / plain's, low, high) at every value; None where it could not run.
-    """
-
-    name: str
-    title: str
-    label: str
-    log: bool
-    suite: str
-    device: str
-    simulated: bool
-    values: tuple[float, ...]
-    speedups: Mapping[str, tuple[tuple[float, float, float], ...]]
-
-    def figure(self) -> Figure:
-        """Speed over plain decoding's, by value, with paired 95% intervals."""
-        series = {name: Series(self.values, *zip(*points, strict=True)) for name, points in self.speedups.items()}
-        return curves(LineFigure(self.title, self.label, "× plain decoding", series, self.log))
-
-    def save(self, folder: Path) -> Path:
-        """Write JSON and PNG; returns the path of the JSON."""
-        path = folder / f"study-{self.name}.json"
-        with written_whole(path.with_suffix(".png")) as aside:
-            save_png(self.figure(), aside)
-        write_json(path, {"schema": STUDY_SCHEMA, **asdict(self)})
-        return path
-
-    @classmethod
-    def load(cls, path: Path) -> Study:
-        """Read a study.
-
-        Raises:
-            UserError: If it is missing, damaged or of another schema.
-        """
-        data = read_json(path, "study", STUDY_SCHEMA)
-        try:
-            values = {key: value for key, value in data.items() if key != "schema"}
-            values["values"] = tuple(values["values"])
-            values["speedups"] = {
-                name: tuple((float(v), float(low), float(high)) for v, low, high in points)
-                for name, points in values["speedups"].items()
-            }
-            return cls(**values)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path}: not a whole study ({error}): run it again") from None
 
 
 def run_study(config: DictConfig) -> Study:

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 
 from agents.agreement import agreements, write_agreement
@@ -19,6 +20,7 @@ from agents.report.console import print_report
 from agents.report.files import write_report
 from agents.report.revision import git_revision
 from agents.report.rows import Report, build_rows
+from agents.report.study import study_pictures
 from agents.setup import Setting
 from agents.tuning import STATIC, Tuned, tuned_baselines
 from envs.live import LiveWorld
@@ -80,6 +82,8 @@ def run_suite(
         resamples=suite.resamples,
     )
     pictures = suite_pictures(factories, streams, heldout, config.progress) if live is None else ()
+    if suite.studies is not None:
+        pictures = (*pictures, *study_pictures(Path(to_absolute_path(suite.studies))))
     write_report(report, out, pictures)
     write_runs(out / RUNS, suite.name, results, streams, live is not None)
     write_json(

@@ -50,7 +50,8 @@ class Observer:
         memory, budget, match = self.memory, self._budget, state.match
         admitting = state.phase is Phase.ADMIT
         usable = match.tokens if admitting else 0
-        vector[3:18] = (
+        again_s = self.costs.prefill_s(usable if admitting else state.context, 0) if state.request else 0.0
+        vector[3:20] = (
             state.prompt_tokens,
             usable,
             usable / max(state.prompt_tokens, 1),
@@ -66,6 +67,8 @@ class Observer:
             state.since_decision,
             state.may_prefetch,
             sum(memory.loading(i) for i in range(len(self.drafts))),
+            evidence.hit_share,
+            again_s / self._plain_s if usable or not admitting else 0.0,
         )
         self._fill_drafts(vector[G:].reshape(-1, P), state, evidence, committed)
         return np.clip(vector, self._low, self._high, out=vector)

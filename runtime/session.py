@@ -265,6 +265,7 @@ class DecodeSession:
         if request is None:
             return False
         self._state.admit(request, self.memory.prefixes.admit(request.prompt_ids))
+        self._evidence.note_request(self._state.match.tokens / len(request.prompt_ids))
         self.kv = KVRecord(request.request_id)
         return True
 

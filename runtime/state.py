@@ -10,6 +10,8 @@ import numpy.typing as npt
 from runtime.core import DEFAULT_DECISION_INTERVAL, DraftSpec, Phase, Request
 from runtime.memory.kv_store import Match
 
+HIT_START, HIT_DECAY = 0.5, 0.8
+"""Share of a prompt expected to be stored before any request, and the weight it keeps at each."""
 EVIDENCE_DECAY = 0.93
 """Weight that an acceptance estimate keeps for each further scored token."""
 
@@ -72,12 +74,18 @@ class Evidence:
         acceptance: Recent share of right guesses, float32, shape (drafts,).
         confidence: Calibrated probability of the last first guess, float32, shape (drafts,).
         seen_at: Tokens committed in all when a draft was last scored, float32, shape (drafts,).
+        hit_share: Recent share of a prompt that was found stored.
     """
 
     def __init__(self, drafts: tuple[DraftSpec, ...]) -> None:
         self.acceptance: npt.NDArray[np.float32] = np.array([d.expected for d in drafts], dtype=np.float32)
         self.confidence = self.acceptance.copy()
         self.seen_at = np.zeros(len(drafts), dtype=np.float32)
+        self.hit_share = HIT_START
+
+    def note_request(self, usable_share: float) -> None:
+        """Take in a request that arrived, with the share of its prompt that was stored."""
+        self.hit_share = HIT_DECAY * self.hit_share + (1.0 - HIT_DECAY) * usable_share
 
     def note(self, draft: int, matches: int, positions: int, confidence: float, committed: int) -> None:
         """Take in ``matches`` right guesses out of ``positions``; a confidence of NaN says nothing."""

@@ -49,6 +49,10 @@ GLOBAL_FEATURES: tuple[Feature, ...] = (
     Feature("rounds_since_decision", "rounds", 0, 64, 8, "rounds since prefetching was last decided"),
     Feature("may_prefetch", "flag", 0, 1, 1, "prefetching may be decided now"),
     Feature("loads_in_flight", "loads", 0, 8, 2, "drafts on their way"),
+    Feature("hit_share", "fraction", 0, 1, 1, "recent share of a prompt that was found stored"),
+    Feature(
+        "again_cost", "plain steps", 0, 256, 8, "computing again: the usable prefix (admission), else all the text"
+    ),
     *(
         Feature(f"verify_ratio_{gamma}", "plain steps", 0, 64, 4, f"verify forward of {gamma} guesses")
         for gamma in GAMMAS

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.study import Study, run_study
+from agents.report.study import Study, study_pictures
+from agents.study import run_study
 from runtime.errors import UserError
 from tests.tiny_zoo import TinyZoo, edit_json
 
@@ -26,6 +27,8 @@ def test_a_study_varies_one_key(tiny_zoo: TinyZoo, tmp_path: Path) -> None:
     path = study.save(tmp_path)
     assert path.with_suffix(".png").stat().st_size > 0
     assert Study.load(path) == study
+    (picture,) = study_pictures(tmp_path)
+    assert picture.title == study.title and "simulated" in picture.caption
 
 
 def test_the_policy_takes_part(tiny_zoo: TinyZoo) -> None:
@@ -35,6 +38,8 @@ def test_the_policy_takes_part(tiny_zoo: TinyZoo) -> None:
 
 def test_a_damaged_study_is_refused(tiny_zoo: TinyZoo, tmp_path: Path) -> None:
     study = Study("s", "t", "l", False, "quick", "made up", True, (1.0,), {"memspec": ((1.0, 0.9, 1.1),)})
+    with pytest.raises(UserError, match="expected studies"):
+        study_pictures(tmp_path)
     path = study.save(tmp_path)
     edit_json(path, lambda data: data.pop("speedups"))
     with pytest.raises(UserError, match=r"study-s.json: not a whole study"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from runtime.control.action import ActionCodec
@@ -13,7 +15,7 @@ N = len(NAMES)
 
 
 def see(
-    phase: Phase = Phase.DECODE, drafts: dict[str, tuple[float, ...]] | None = None, **values: float
+    phase: Phase = Phase.DECODE, drafts: Mapping[str, tuple[float, ...]] | None = None, **values: float
 ) -> Observation:
     """An observation of the made-up zoo: everything legal that its residency allows, all else 0.
 

@@ -15,8 +15,16 @@ from tests.factories import NAMES, make_costs, make_profile, make_world
 STALE = (1024.0, 1024.0, 1024.0)
 
 
+Columns = dict[str, tuple[float, ...]]
+
+
 def decide(gamma: int | None = None, stop: int = 1, plus: bool = False, **columns: tuple[float, ...]) -> Decision:
     """The decision of a fresh controller for guesses that cost a tenth of a plain step."""
+    return decide_on(columns, gamma, stop, plus)
+
+
+def decide_on(columns: Columns, gamma: int | None = None, stop: int = 1, plus: bool = False) -> Decision:
+    """The same of columns in a dictionary."""
     given = {"step_ratio": (0.1, 0.1, 0.0), "staleness": STALE, **columns}
     return StackedController(N, make_costs(), gamma, stop, plus).decide(see(drafts=given))
 
@@ -54,19 +62,19 @@ def test_absorbing_the_text_is_worth_it_only_if_room_is_left() -> None:
 
 
 def test_fresh_evidence_corrects_the_prediction() -> None:
-    fresh = {"predicted": (0.0, 0.5, 0.0), "staleness": (0.0, 0.0, 1024.0)}
-    lengths = [decide(**fresh, acceptance=(0.0, now, 0.0)).gamma for now in (0.0, 0.5, 1.0)]
+    fresh: Columns = {"predicted": (0.0, 0.5, 0.0), "staleness": (0.0, 0.0, 1024.0)}
+    lengths = [decide_on({**fresh, "acceptance": (0.0, now, 0.0)}).gamma for now in (0.0, 0.5, 1.0)]
     assert lengths == sorted(lengths) and lengths[0] < lengths[-1]
     even = {**fresh, "predicted": (0.5, 0.5, 0.0)}
-    assert decide(plus=True, **even, acceptance=(0.2, 0.8, 0.0)).draft == 1
-    assert decide(plus=True, **even, acceptance=(0.8, 0.2, 0.0)).draft == 0
+    assert decide_on({**even, "acceptance": (0.2, 0.8, 0.0)}, plus=True).draft == 1
+    assert decide_on({**even, "acceptance": (0.8, 0.2, 0.0)}, plus=True).draft == 0
 
 
 def test_only_plus_asks_what_the_last_token_says() -> None:
-    even = {"predicted": (0.5, 0.49, 0.0)}
+    even: Columns = {"predicted": (0.5, 0.49, 0.0)}
     for plus, draft in ((False, 0), (True, 1)):
-        assert decide(plus=plus, **even, next_shift=(0.0, 0.2, 0.0)).draft == draft
-        assert decide(plus=plus, **even, next_shift=(-0.5, -0.5, 0.0)).draft == (None if plus else 0)
+        assert decide_on({**even, "next_shift": (0.0, 0.2, 0.0)}, plus=plus).draft == draft
+        assert decide_on({**even, "next_shift": (-0.5, -0.5, 0.0)}, plus=plus).draft == (None if plus else 0)
 
 
 def test_plus_takes_a_lookup_where_it_is_sure_and_never_stops_it() -> None:
@@ -79,11 +87,16 @@ def test_plus_takes_a_lookup_where_it_is_sure_and_never_stops_it() -> None:
     assert decide(predicted=predicted, confidence=(0.0, 0.0, 0.0)).draft is None
 
 
-def test_the_best_predicted_draft_with_weights_is_fetched_and_nothing_waits() -> None:
-    decision = decide(resident=(0.0, 1.0, 1.0), predicted=(0.7, 0.5, 0.0))
+@pytest.mark.parametrize("plus", [False, True])
+def test_the_best_predicted_draft_is_fetched_and_nothing_waits(plus: bool) -> None:
+    decision = decide(plus=plus, resident=(0.0, 1.0, 1.0), predicted=(0.7, 0.5, 0.0))
     assert (decision.draft, decision.prefetch, decision.wait) == (1, 0, False)
-    assert decide(resident=(0.0, 1.0, 1.0), predicted=(0.51, 0.5, 0.9)).prefetch is None
-    assert decide(resident=(0.0, 0.0, 1.0), predicted=(0.1, 0.05, 0.9)).prefetch == 0
+    assert decide(plus=plus, resident=(0.0, 1.0, 1.0), predicted=(0.51, 0.5, 0.0)).prefetch is None
+
+
+def test_only_plus_fetches_a_draft_beside_a_better_lookup() -> None:
+    for plus, wanted in ((False, None), (True, 0)):
+        assert decide(plus=plus, resident=(0.0, 0.0, 1.0), predicted=(0.1, 0.05, 0.9)).prefetch == wanted
 
 
 def test_a_load_takes_the_room_of_what_is_cheaper_to_bring_back() -> None:

@@ -18,9 +18,10 @@ where none is sent the target's token would not make up for it: the text would l
 
 **The counters.** ``steps`` is the number of forwards, one for each guess. The first of them also absorbs what the draft
 has not seen: it is ``catch_up_tokens + 1`` wide, where ``catch_up_tokens = T - 1 - seen`` leaves out the pending token.
-So a proposal costs ``forward(catch_up_tokens + 1) + (steps - 1) · forward(1)``. Absorbed tokens that are *generated* (the prompt is not the
-target's text) are scored for free: position i counts if ``max(seen + 1, prompt_tokens) <= i <= T - 1``, and matches if
-the draft's greedy guess behind token i - 1 is token i. None of them was counted before, in a round or as scored.
+So a proposal costs ``forward(catch_up_tokens + 1) + (steps - 1) · forward(1)``. Absorbed tokens that are *generated*
+(the prompt is not the target's text) are scored for free: position i counts if ``max(seen + 1, prompt_tokens) <= i <= T
+- 1``, and matches if the draft's greedy guess behind token i - 1 is token i. None of them was counted before, in a
+round or as scored.
 
 After a round that accepted ``a`` guesses, ``seen`` is ``min(T + steps - 1, T + a)`` with the old T.
 """
