@@ -129,7 +129,7 @@ class HeuristicPrior(nn.Module):
         return torch.cat([torch.zeros_like(score[:, :1]), score], dim=1)
 
     def _kv_scores(self, glob: Tensor, rows: Tensor) -> Tensor:
-        """Score of reuse / retain against bypass / drop, (batch, 1): prefill saved less what that costs, plain steps."""
+        """Score of reuse / retain against bypass / drop, (batch, 1): prefill saved less its cost, in plain steps."""
         again = glob[:, GLOBAL_INDEX["again_cost"], None]
         room = glob[:, GLOBAL_INDEX["free_share"], None] + glob[:, GLOBAL_INDEX["kv_share"], None]
         lacks = glob[:, GLOBAL_INDEX["retain_share"], None] > room  # a draft has to go for it
