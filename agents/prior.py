@@ -60,7 +60,8 @@ class HeuristicPrior(nn.Module):
         prefetch = self._prefetch_scores(glob, rows, lasting)
         zeros = torch.zeros_like(glob[:, :1])
         keep = self._kv_scores(glob, rows)
-        return torch.cat([speculate, stop, prefetch, zeros, keep, zeros, zeros + 1.0], dim=1)
+        victim = self._victim_scores(glob, rows, prefetch)
+        return torch.cat([speculate, stop, prefetch, zeros, keep, zeros, victim], dim=1)
 
     def _savings(self, glob: Tensor, rows: Tensor, estimate: Tensor) -> Tensor:
         """Expected plain steps saved by a round, (batch, N, Γ, S), if a next guess is right this often, (batch, N)."""
@@ -127,6 +128,14 @@ class HeuristicPrior(nn.Module):
         price = 0.5 + 0.1 * rows[:, :, DRAFT_INDEX["load_left"]]
         score = (gain - price).clamp(-6.0, 6.0) * 2.0
         return torch.cat([torch.zeros_like(score[:, :1]), score], dim=1)
+
+    def _victim_scores(self, glob: Tensor, rows: Tensor, prefetch: Tensor) -> Tensor:
+        """Score of giving up stored KV rather than drafts, (batch, 1); a load may need a draft's place in any case."""
+        wanted = prefetch[:, 1:].argmax(dim=1, keepdim=True)
+        size = rows[:, :, DRAFT_INDEX["size_share"]].gather(1, wanted)
+        room = glob[:, GLOBAL_INDEX["free_share"], None] + glob[:, GLOBAL_INDEX["kv_share"], None]
+        loads = prefetch[:, 1:].gather(1, wanted) > 0.0
+        return torch.where(loads & (size > room), -1.0, 1.0)
 
     def _kv_scores(self, glob: Tensor, rows: Tensor) -> Tensor:
         """Score of reuse / retain against bypass / drop, (batch, 1): prefill saved less its cost, in plain steps."""

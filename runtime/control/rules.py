@@ -44,6 +44,14 @@ def speculate(observation: Observation, draft: int | None, gamma: int, stop: int
 
 
 def background(observation: Observation, codec: ActionCodec, wanted: int | None, reuse_kv: bool) -> Decision:
-    """Prefetch ``wanted`` if it may be, handle KV greedily, give up stored KV before drafts."""
-    fetch = wanted is not None and may_prefetch(observation, codec, wanted)
-    return Decision(prefetch=wanted if fetch else None, kv=reuse_kv and kv_choice(observation, codec), victim=Victim.KV)
+    """Prefetch ``wanted`` if it may be, handle KV greedily, give up stored KV before drafts where that is enough."""
+    kv = reuse_kv and kv_choice(observation, codec)
+    if wanted is None or not may_prefetch(observation, codec, wanted):
+        return Decision(kv=kv, victim=Victim.KV)
+    return Decision(prefetch=wanted, kv=kv, victim=victim_of_load(observation, wanted))
+
+
+def victim_of_load(observation: Observation, draft: int) -> Victim:
+    """Stored KV, unless a draft has to go in any case: then giving up the KV too would be for nothing."""
+    room = observation.value("free_share") + observation.value("kv_share")
+    return Victim.DRAFTS if float(observation.per_draft("size_share")[draft]) > room else Victim.KV
