@@ -1,4 +1,4 @@
-"""What the observation says about the worth of stored KV: how often it was found, and what computing again would cost."""
+"""What the observation says of stored KV: how often it was found, and what computing again would cost."""
 
 from __future__ import annotations
 
