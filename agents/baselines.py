@@ -35,12 +35,11 @@ FEW = ((1, 0), (2, 0), (4, 1), (4, 2), (8, 1), (8, 2))
 
 
 class Option(NamedTuple):
-    """One setting of a baseline: draft length, stop level and token price (as far as it has them), how it is built."""
+    """One setting of a baseline: draft length and stop level (as far as it has them), and how it is built."""
 
     gamma: int
     stop: int
     make: Make
-    price: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from agents.prior import HeuristicPrior
+from agents.prior import TOKEN_PRICE, HeuristicPrior
 from agents.round_table import RoundTable
 from runtime.control.action import ActionCodec
 from runtime.control.observation import Observation
@@ -23,7 +23,7 @@ class HeuristicController:
         name: Name in reports.
     """
 
-    def __init__(self, table: RoundTable, token_price: float, name: str = "heuristic") -> None:
+    def __init__(self, table: RoundTable, token_price: float = TOKEN_PRICE, name: str = "heuristic") -> None:
         self.name = name
         self._prior = HeuristicPrior(table, token_price=token_price)
         self._codec = ActionCodec(len(table.drafts))

@@ -13,11 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 from agents.export import export_policy
 from agents.learning import Learned, learn
 from agents.livecheck import LiveCheck, live_check
-from agents.round_table import RoundTable
 from agents.settings import AgentSettings
 from agents.setup import Setting, agent_settings, prepare, round_table
 from agents.suite import Policy, run_suite
-from agents.tuning import best_token_price
 from envs.live import LiveWorld
 from runtime.bundle import Bundle, read_bundle, write_bundle
 from runtime.control.action import ActionCodec
@@ -45,7 +43,6 @@ def run(config: DictConfig, folder: Path) -> None:
     models = open_target(config, setting) if config.env.name == "live" else None
     train_world = setting.train if models is None else live_world(config, setting, models, "train")
     table = round_table(setting)
-    settings = with_token_price(config, settings, setting, table)
     learned = learn(
         settings,
         setting.train,
@@ -68,14 +65,6 @@ def run(config: DictConfig, folder: Path) -> None:
         write_json(folder / "evaluation" / "live_check.json", {"schema": 1, **asdict(check), "speedup": check.speedup})
         say(describe(check))
     say(f"bundle: {bundle.folder}")
-
-
-def with_token_price(config: DictConfig, settings: AgentSettings, setting: Setting, table: RoundTable) -> AgentSettings:
-    """The settings with a price of a token: their own, else the one with which the heuristic is fastest in training."""
-    if settings.token_price is not None:
-        return settings
-    streams = 1 if config.dry_run else config.suite.tuning_streams
-    return dataclasses.replace(settings, token_price=best_token_price(setting, table, streams, config.progress))
 
 
 def export(config: DictConfig, setting: Setting, settings: AgentSettings, learned: Learned, folder: Path) -> Bundle:

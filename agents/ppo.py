@@ -42,7 +42,7 @@ def build_learner(
             "features_extractor_class": ScaledObservation,
             "features_extractor_kwargs": {
                 "table": table if settings.residual else None,
-                "prior": {"sharpness": settings.sharpness, "token_price": settings.token_price or 1.0},
+                "prior": {"sharpness": settings.sharpness, "token_price": settings.token_price},
             },
         },
     }

@@ -20,6 +20,8 @@ COPY_COST = 0.15
 """Plain steps that copying stored KV takes, about."""
 DRAFT_CHANCE = 0.5
 """Chance that a draft which is given up for stored KV is wanted again."""
+TOKEN_PRICE = 0.6
+"""Plain decoding steps that a committed token is worth: what a token takes when speculation goes well."""
 UNAVAILABLE = -20.0
 """Score of a draft that is not resident."""
 
@@ -35,7 +37,7 @@ class HeuristicPrior(nn.Module):
 
     curves: Tensor
 
-    def __init__(self, table: RoundTable, sharpness: float = 12.0, token_price: float = 0.8) -> None:
+    def __init__(self, table: RoundTable, sharpness: float = 12.0, token_price: float = TOKEN_PRICE) -> None:
         super().__init__()
         self.n_drafts = len(table.drafts)
         self.sharpness, self.token_price = sharpness, token_price

@@ -23,7 +23,7 @@ class AgentSettings:
     target_kl: float | None
     widths: tuple[int, ...]
     sharpness: float
-    token_price: float | None
+    token_price: float
     eval_every: int
     eval_streams: int
 

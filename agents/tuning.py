@@ -11,7 +11,6 @@ from tqdm import tqdm
 from agents.baselines import Baseline, Make, Option, baselines, statics
 from agents.evaluation import Factory, serve
 from agents.heuristic import HeuristicController
-from agents.round_table import RoundTable
 from agents.setup import Setting, round_table
 from agents.workers import over_all_cores
 from envs.workload import Stream
@@ -22,8 +21,6 @@ TUNING_SEED = 20_000
 """Tuning streams are drawn with this seed, from the training split."""
 STATIC = "static:"
 HEURISTIC = "heuristic"
-TOKEN_PRICES = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
-"""Plain decoding steps that a committed token may be worth to the heuristic."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,6 @@ class Tuned:
         name: In reports.
         gamma: Draft length.
         stop: Stop level.
-        price: Price of a token, of those that have one.
         tokens_per_s: On the tuning streams; 0 if there was nothing to tune.
         make: Builds the controller for a device.
     """
@@ -42,7 +38,6 @@ class Tuned:
     name: str
     gamma: int
     stop: int
-    price: float
     tokens_per_s: float
     make: Make
 
@@ -76,7 +71,7 @@ def tune(every: Sequence[Baseline], world: ReplayWorld, streams: Sequence[Stream
     for b, each in enumerate(every):
         best = max(range(len(each.options)), key=lambda o, b=b: rates.get((b, o), 0.0))  # type: ignore[misc]
         option = each.options[best]
-        tuned.append(Tuned(each.name, option.gamma, option.stop, option.price, rates.get((b, best), 0.0), option.make))
+        tuned.append(Tuned(each.name, option.gamma, option.stop, rates.get((b, best), 0.0), option.make))
     return tuned
 
 
@@ -106,26 +101,9 @@ def tuned_baselines(
     strongest = [spec.name for spec in setting.specs].index(best.name.removeprefix(STATIC))
     others = [each for each in baselines(setting.specs, strongest, seed) if wanted(each.name)]
     if wanted(HEURISTIC):
-        others.append(heuristic(round_table(setting)))
+        table = round_table(setting)
+        others.append(Baseline(HEURISTIC, (Option(0, 0, lambda costs: HeuristicController(table)),)))
     found = {each.name: each for each in tune(others, setting.train, chosen, progress)}
     found |= {f"{each.name}:{each.gamma}": each for each in alone} | {"best_static": best}
     found = {name: each for name, each in found.items() if wanted(name)}
     return {name: partial(each.make, setting.heldout.costs) for name, each in found.items()}, found
-
-
-def best_token_price(setting: Setting, table: RoundTable, streams: int, progress: bool) -> float:
-    """Price of a token with which the heuristic is fastest on training streams."""
-    chosen = setting.train.streams(TUNING_SEED, streams)
-    (best,) = tune([heuristic(table)], setting.train, chosen, progress)
-    return best.price
-
-
-def heuristic(table: RoundTable) -> Baseline:
-    """What the policy starts from, with the best price of a token."""
-    return Baseline(
-        HEURISTIC,
-        tuple(
-            Option(0, 0, lambda costs, price=price: HeuristicController(table, price), price)  # type: ignore[misc]
-            for price in TOKEN_PRICES
-        ),
-    )
