@@ -103,6 +103,8 @@ def serve_in_pieces(
     names, controllers = list(factories), {name: make() for name, make in factories.items()}
     found: dict[str, list[Piece]] = {name: [] for name in names}
     folder.mkdir(parents=True, exist_ok=True)
+    if any(not _path(folder, index, name).is_file() for index in range(len(streams)) for name in names):
+        _warm_up(factories, streams[0], live)
     try:
         with tqdm(total=len(names) * len(streams), desc="live", unit="streams", disable=not progress) as bar:
             for index, stream in enumerate(streams):
@@ -119,6 +121,16 @@ def serve_in_pieces(
     finally:
         live.close()
     return found
+
+
+def _warm_up(factories: Mapping[str, Factory], stream: Stream, live: LiveWorld) -> None:
+    """Serve one request under every controller, untimed: the first forward of every shape is slow."""
+    for name, make in factories.items():
+        serve(make(), stream[:1], live.session(), name)
+
+
+def _path(folder: Path, index: int, name: str) -> Path:
+    return folder / f"{index:03d}-{name.replace(':', '-')}.json"
 
 
 def read_pieces(folder: Path) -> dict[str, list[Piece]]:
@@ -153,7 +165,7 @@ def _piece(
     asked = [[item.request.request_id, item.request.max_new_tokens] for item in stream]
     made_of = [marked, seed, live.models.zoo.manifest(), asdict(live.config), asked]
     key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
-    path = folder / f"{index:03d}-{name.replace(':', '-')}.json"
+    path = _path(folder, index, name)
     if path.is_file() and (kept := Piece.load(path, key)) is not None:
         return kept
     recorder = RecordingController(controller)
