@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from agents.evaluation import StreamResult, serve
+from agents.evaluation import StreamResult, serve, tokens_per_s
 from envs.workload import Stream
 from runtime.control.base import Controller
 from runtime.control.observation import Observation
@@ -111,8 +111,7 @@ def order_agreement(live: Sequence[StreamResult], replayed: Sequence[StreamResul
 
 
 def _speed(results: Sequence[StreamResult], name: str) -> float:
-    mine = [result for result in results if result.controller == name]
-    return sum(result.tokens for result in mine) / sum(result.seconds for result in mine)
+    return tokens_per_s([result for result in results if result.controller == name])
 
 
 def _sign(a: float, b: float) -> int:

@@ -84,11 +84,19 @@ def baselines(specs: Sequence[DraftSpec], strongest: int, seed: int) -> list[Bas
         Baseline(
             "hf_dynamic",
             tuple(
-                Option(start, stop, _costless(HfDynamicController, n, model, start, stop, constant))
-                for start, stop, constant in ((5, 0, False), (5, 2, False), (8, 2, True), (8, 3, True), (8, 1, True))
+                Option(
+                    start, stop, _free(HfDynamicController, n_drafts=n, draft=model, start=start, stop=stop, constant=c)
+                )
+                for start, stop, c in ((5, 0, False), (5, 2, False), (8, 2, True), (8, 3, True), (8, 1, True))
             ),
         ),
-        Baseline("adaedl", tuple(_grid(AdaEdlController, ((8, 0),), n_drafts=n, draft=model, drop=("gamma", "stop")))),
+        Baseline(
+            "adaedl",
+            tuple(
+                Option(GAMMAS[-1], stop, _free(AdaEdlController, n_drafts=n, draft=model, stop=stop, **target))
+                for stop, target in product(range(1, len(STOP_LEVELS)), ({}, {"target": None}))
+            ),
+        ),
         Baseline("memspec", _grid(MemSpecController, LENGTHS, n_drafts=n)),
         Baseline("memspec_stop", _grid(MemSpecController, STOPPED, n_drafts=n, name="memspec_stop")),
         Baseline("memspec_no_memory", _grid(MemSpecNoMemoryController, FEW, n_drafts=n)),
@@ -118,22 +126,16 @@ def _fixed(n: int, draft: int) -> list[Baseline]:
     """One draft, one length, no stop: RAKV-ASD's menu. ``bypass`` takes no stored prefix."""
     menu = [(f"fixed:{gamma}", gamma, True) for gamma in GAMMAS] + [("fixed:4:bypass", 4, False)]
     return [
-        Baseline(name, (Option(gamma, 0, _costless(StaticController, n, draft, gamma, 0, reuse, name)),))
+        _alone(name, _free(StaticController, n_drafts=n, draft=draft, gamma=gamma, reuse_kv=reuse, name=name))
         for name, gamma, reuse in menu
     ]
 
 
 def _bandits(n: int, seed: int) -> list[Baseline]:
-    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
-        "bandit_epsilon": (EpsilonGreedyController, {"seed": seed}),
-        "bandit_ucb": (UcbController, {}),
-        "bandit_exp3": (Exp3Controller, {"seed": seed}),
-        "bandit_thompson": (ThompsonController, {"seed": seed}),
-    }
     found = []
-    for name, (make, extra) in kinds.items():
-        found.append(Baseline(name, _grid(make, FEW, n_drafts=n, **extra)))
-        found.append(Baseline(f"{name}_resident", _grid(make, FEW, n_drafts=n, resident_only=True, **extra)))
+    for make in (EpsilonGreedyController, UcbController, Exp3Controller, ThompsonController):
+        found.append(Baseline(make.kind, _grid(make, FEW, n_drafts=n, seed=seed)))
+        found.append(Baseline(f"{make.kind}_resident", _grid(make, FEW, n_drafts=n, seed=seed, resident_only=True)))
     return [*found, Baseline("hedge", _grid(HedgeController, FEW, n_drafts=n))]
 
 
@@ -141,25 +143,14 @@ def _alone(name: str, make: Make) -> Baseline:
     return Baseline(name, (Option(0, 0, make),))
 
 
-def _grid(
-    make: Any, settings: Sequence[tuple[int, int]], drop: tuple[str, ...] = (), **fixed: Any
-) -> tuple[Option, ...]:
-    """One option for each (gamma, stop); ``drop`` names those of the two that ``make`` does not take."""
-    options = []
-    for gamma, stop in settings:
-        values: dict[str, Any] = {"gamma": gamma, "stop": stop}
-        values = {name: value for name, value in values.items() if name not in drop}
-        options.append(Option(gamma, stop, partial(_without_costs, make, **fixed, **values)))
-    return tuple(options)
+def _grid(make: Any, settings: Sequence[tuple[int, int]], **fixed: Any) -> tuple[Option, ...]:
+    """One option for each (gamma, stop)."""
+    return tuple(Option(gamma, stop, _free(make, gamma=gamma, stop=stop, **fixed)) for gamma, stop in settings)
 
 
-def _costless(make: Any, *values: Any) -> Make:
-    return lambda costs: make(*values)
-
-
-def _without_costs(make: Any, costs: CostModel, **values: Any) -> Controller:
-    controller: Controller = make(**values)
-    return controller
+def _free(make: Any, **values: Any) -> Make:
+    """A controller that asks for no costs."""
+    return lambda costs: make(**values)
 
 
 def _with_costs(make: Any, costs: CostModel, **values: Any) -> Controller:

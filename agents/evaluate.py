@@ -7,7 +7,7 @@ from pathlib import Path
 
 import hydra
 from hydra.utils import to_absolute_path
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
 from agents.pipeline import live_world, open_target
 from agents.setup import prepare
@@ -39,8 +39,6 @@ def evaluate_bundle(config: DictConfig) -> None:
 @hydra.main(version_base=None, config_path="../conf", config_name="evaluate")
 def main(config: DictConfig) -> None:
     """Compose the configuration and run it."""
-    with open_dict(config):
-        config.dry_run = config.get("dry_run", False)
     try:
         evaluate_bundle(config)
     except UserError as error:

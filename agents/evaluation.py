@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from tqdm import tqdm
 
+from agents.bootstrap import Speeds
 from agents.workers import over_all_cores
 from envs.workload import Stream
 from runtime.control.base import Controller
@@ -70,6 +71,16 @@ class StreamResult:
     guard_forwards: int = 0
     request_s: tuple[float, ...] = ()
     request_tokens: tuple[int, ...] = ()
+
+
+def speeds(results: Sequence[StreamResult]) -> Speeds:
+    """Tokens and seconds by stream, for the bootstrap."""
+    return Speeds([result.tokens for result in results], [result.seconds for result in results])
+
+
+def tokens_per_s(results: Sequence[StreamResult]) -> float:
+    """Total tokens per second."""
+    return sum(result.tokens for result in results) / sum(result.seconds for result in results)
 
 
 def evaluate(

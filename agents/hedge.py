@@ -21,8 +21,7 @@ class HedgeController:
 
     A draft is scored by guessing, and by the catch-up forward before it: on all of the text that it had not seen.
     Every resident draft with weights gets a round for this whenever ``interval`` tokens were committed since its last,
-    in place of another draft with weights: never where a look-up guesses, which costs nothing. The first guess of a
-    round, if it was withheld, counts as right with its calibrated probability.
+    in place of another draft with weights: never where a look-up guesses, which costs nothing.
 
     The resident drafts are a working set, brought in behind decoding at the start of a stream; nothing waits.
 
@@ -97,18 +96,7 @@ class HedgeController:
         if draft is None or self._expected is None:
             return
         self._unscored[draft] = 0
-        right, positions = _score(outcome)
+        right, positions = outcome.round.evidence
         if positions:
             horizon = (1.0 - self._memory**positions) / (1.0 - self._memory)  # discounted positions
             self._gain[draft] += horizon * (right / positions - self._expected[draft])
-
-
-def _score(outcome: Outcome) -> tuple[float, int]:
-    """(right guesses, positions) that a round and its catch-up say of the draft that guessed."""
-    done = outcome.round
-    assert done is not None, "a round has counters"
-    rejected = done.drafted > done.accepted and outcome.committed > done.accepted  # nothing was cut behind a guess
-    right, positions = float(done.accepted + done.scored[0]), done.accepted + rejected + done.scored[1]
-    if done.steps and not done.drafted:
-        return right + done.confidence, positions + 1
-    return right, positions

@@ -20,7 +20,7 @@ from pathlib import Path
 import hydra
 import numpy as np
 from hydra.utils import to_absolute_path
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
 from agents.agreement import agreements
 from agents.menu_answers import BreakEven, Choices, Latency
@@ -173,8 +173,6 @@ def run_menu(config: DictConfig) -> Path:
 @hydra.main(version_base=None, config_path="../conf", config_name="menu")
 def main(config: DictConfig) -> None:
     """Compose the configuration and run it."""
-    with open_dict(config):
-        config.dry_run = config.get("dry_run", False)
     try:
         print(f"menu: {run_menu(config)}")
     except UserError as error:

@@ -7,16 +7,16 @@ same held-out streams at each. Leaves ``DIR/study-<name>.json`` and ``.png``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import hydra
 from hydra.utils import to_absolute_path
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
-from agents.bootstrap import Speeds, ratio_interval
-from agents.evaluation import Factory, StreamResult, evaluate
+from agents.bootstrap import ratio_interval
+from agents.evaluation import Factory, StreamResult, evaluate, speeds
 from agents.report.study import Study
 from agents.setup import prepare
 from agents.suite import HELDOUT_SEED
@@ -41,10 +41,10 @@ def run_study(config: DictConfig) -> Study:
     _, tuned = tuned_baselines(setting, streams, config.seed, config.progress, lambda name: name in wanted)
     found: dict[str, list[tuple[float, float, float]]] = {}
     for value in study.points:
-        speeds = _at(config, value, tuned, bundle)
-        for name, results in speeds.items():
+        at = _at(config, value, tuned, bundle)
+        for name, results in at.items():
             if name != PLAIN:
-                found.setdefault(name, []).append((*ratio_interval(_speeds(results), _speeds(speeds[PLAIN])),))
+                found.setdefault(name, []).append((*ratio_interval(speeds(results), speeds(at[PLAIN])),))
     profile = setting.heldout.costs.profile
     return Study(
         name=study.name,
@@ -76,15 +76,9 @@ def _at(
     return {name: [result for result in results if result.controller == name] for name in factories}
 
 
-def _speeds(results: Sequence[StreamResult]) -> Speeds:
-    return Speeds([result.tokens for result in results], [result.seconds for result in results])
-
-
 @hydra.main(version_base=None, config_path="../conf", config_name="study")
 def main(config: DictConfig) -> None:
     """Compose the configuration and run it."""
-    with open_dict(config):
-        config.dry_run = config.get("dry_run", False)
     try:
         out = Path(to_absolute_path(config.out))
         print(f"study: {run_study(config).save(out)}")

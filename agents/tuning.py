@@ -9,7 +9,7 @@ from functools import partial
 from tqdm import tqdm
 
 from agents.baselines import Baseline, Make, Option, baselines, statics
-from agents.evaluation import Factory, serve
+from agents.evaluation import Factory, serve, tokens_per_s
 from agents.heuristic import HeuristicController
 from agents.setup import Setting, round_table
 from agents.workers import over_all_cores
@@ -58,13 +58,13 @@ def tune(every: Sequence[Baseline], world: ReplayWorld, streams: Sequence[Stream
         raise ValueError("expected training streams to tune on, got none")
     jobs = [(b, option) for b, each in enumerate(every) if len(each.options) > 1 for option in range(len(each.options))]
 
-    def rate(job: tuple[int, int]) -> float:
-        return tokens_per_s(every[job[0]].options[job[1]].make(world.costs), streams, world)
+    def try_out(job: tuple[int, int]) -> float:
+        return rate(every[job[0]].options[job[1]].make(world.costs), streams, world)
 
     world.bank  # noqa: B018 - made ready once, before workers fork
     rates: dict[tuple[int, int], float] = {}
     for index, value in tqdm(
-        over_all_cores(rate, jobs), total=len(jobs), desc="tuning baselines", unit="settings", disable=not progress
+        over_all_cores(try_out, jobs), total=len(jobs), desc="tuning baselines", unit="settings", disable=not progress
     ):
         rates[jobs[index]] = value
     tuned = []
@@ -75,10 +75,9 @@ def tune(every: Sequence[Baseline], world: ReplayWorld, streams: Sequence[Stream
     return tuned
 
 
-def tokens_per_s(controller: Controller, streams: Sequence[Stream], world: ReplayWorld) -> float:
+def rate(controller: Controller, streams: Sequence[Stream], world: ReplayWorld) -> float:
     """Total tokens per second of a controller over some streams."""
-    results = [serve(controller, stream, world.session(), controller.name)[0] for stream in streams]
-    return sum(result.tokens for result in results) / sum(result.seconds for result in results)
+    return tokens_per_s([serve(controller, stream, world.session(), controller.name)[0] for stream in streams])
 
 
 def tuned_baselines(

@@ -193,6 +193,12 @@ class Round(NamedTuple):
     confidence: float = float("nan")
     guard_forwards: int = 0
 
+    @property
+    def evidence(self) -> tuple[int, int]:
+        """(right guesses, positions) that a round and its catch-up say of the draft; behind a cut nothing counts."""
+        rejected = self.drafted > self.accepted and len(self.tokens) > self.accepted  # no stop string cut it
+        return self.accepted + self.scored[0], self.accepted + rejected + self.scored[1]
+
 
 @dataclass(slots=True)
 class KVRecord:

@@ -213,9 +213,7 @@ class DecodeSession:
         self._state.last_drafted, self._state.last_accepted = done.drafted, done.accepted
         self._note_end()
         if decision.draft is not None:
-            matches = done.accepted + done.scored[0]
-            rejected = done.drafted > done.accepted and len(done.tokens) > done.accepted  # no stop string cut it
-            positions = done.accepted + rejected + done.scored[1]
+            matches, positions = done.evidence
             self._evidence.note(decision.draft, matches, positions, done.confidence, self.counters.committed)
         plain_s = sum(self.costs.plain_s(context + i) for i in range(len(done.tokens)))
         return Outcome(

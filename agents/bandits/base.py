@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypedDict
 
 from agents.bandits.working_set import WorkingSet, able_drafts
 from runtime.control.action import ActionCodec
@@ -39,6 +39,15 @@ class Rhythm(NamedTuple):
     interval: int
 
 
+class Shared(TypedDict, total=False):
+    """What every bandit may be given besides its own numbers; see ``DraftBandit``."""
+
+    seed: int
+    memory: float
+    interval: int
+    resident_only: bool
+
+
 class DraftBandit(ABC):
     """What all bandits share: pulls, their pay, loading on demand or a working set.
 
@@ -50,17 +59,18 @@ class DraftBandit(ABC):
         n_drafts: Drafts of the zoo; all are arms.
         gamma: Draft length, one of ``GAMMAS``.
         stop: Stop level.
+        seed: Of what is drawn; every stream draws from a sequence of its own.
         memory: Weight kept by earlier pulls, above 0 and at most 1; None = as tuned.
         interval: Rounds of a pull; None = as tuned.
         resident_only: Whether only resident drafts are arms; the name then ends in ``_resident``.
-        name: Name in reports.
-        seed: Of what is drawn; every stream draws from a sequence of its own.
 
     Attributes:
+        kind: Name in reports.
         loading: Rhythm as tuned on training streams where arms are loaded on demand.
         resident: The same with ``resident_only``: changing the arm costs little, so a pull is short.
     """
 
+    kind: ClassVar[str]
     loading: ClassVar[Rhythm]
     resident: ClassVar[Rhythm]
 
@@ -69,11 +79,10 @@ class DraftBandit(ABC):
         n_drafts: int,
         gamma: int,
         stop: int,
-        memory: float | None,
-        interval: int | None,
-        resident_only: bool,
-        name: str,
         seed: int = 0,
+        memory: float | None = None,
+        interval: int | None = None,
+        resident_only: bool = False,
     ) -> None:
         rhythm = self.resident if resident_only else self.loading
         memory = rhythm.memory if memory is None else memory
@@ -84,7 +93,7 @@ class DraftBandit(ABC):
             raise ValueError(f"memory: expected a weight above 0 and at most 1, got {memory}")
         if interval < 1:
             raise ValueError(f"interval: expected at least 1 round, got {interval}")
-        self.name = f"{name}_resident" if resident_only else name
+        self.name = f"{self.kind}_resident" if resident_only else self.kind
         self._codec = ActionCodec(n_drafts)
         self._n, self._gamma, self._stop, self._memory, self._interval = n_drafts, gamma, stop, memory, interval
         self._working_set = WorkingSet(n_drafts) if resident_only else None

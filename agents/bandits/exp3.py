@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
-from agents.bandits.base import DraftBandit, Rhythm
+from agents.bandits.base import DraftBandit, Rhythm, Shared
 from runtime.control.observation import Observation
 
 
@@ -24,16 +25,13 @@ class Exp3Controller(DraftBandit):
         n_drafts: Drafts of the zoo.
         gamma: Draft length.
         stop: Stop level.
-        seed: Of the draws; every stream draws from a sequence of its own.
         rate: Learning rate.
         explore: Chance of any arm instead of one drawn by weight.
         share: Part of all weight, times e, that is spread evenly after a pull; near 0 = EXP3.
-        memory: Weight kept by earlier pulls in the mean of all pay; None = as tuned.
-        interval: Rounds of a pull; None = as tuned.
-        resident_only: Whether only resident drafts are arms.
-        name: Name in reports.
+        shared: See ``DraftBandit``.
     """
 
+    kind = "bandit_exp3"
     loading = Rhythm(memory=0.99, interval=4)
     resident = Rhythm(memory=0.99, interval=1)
 
@@ -42,14 +40,10 @@ class Exp3Controller(DraftBandit):
         n_drafts: int,
         gamma: int,
         stop: int = 0,
-        seed: int = 0,
         rate: float = 0.6,
         explore: float = 0.05,
         share: float = 0.0005,
-        memory: float | None = None,
-        interval: int | None = None,
-        resident_only: bool = False,
-        name: str = "bandit_exp3",
+        **shared: Unpack[Shared],
     ) -> None:
         if rate <= 0.0:
             raise ValueError(f"rate: expected above 0, got {rate}")
@@ -58,7 +52,7 @@ class Exp3Controller(DraftBandit):
         if share <= 0.0:
             raise ValueError(f"share: expected above 0, got {share}")
         self._rate, self._explore, self._share = rate, explore, share
-        super().__init__(n_drafts, gamma, stop, memory, interval, resident_only, name, seed)
+        super().__init__(n_drafts, gamma, stop, **shared)
 
     def begin_stream(self) -> None:
         super().begin_stream()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
-from agents.bandits.base import DraftBandit, Rhythm
+from agents.bandits.base import DraftBandit, Rhythm, Shared
 
 
 class ThompsonController(DraftBandit):
@@ -22,33 +23,21 @@ class ThompsonController(DraftBandit):
         n_drafts: Drafts of the zoo.
         gamma: Draft length.
         stop: Stop level.
-        seed: Of the draws; every stream draws from a sequence of its own.
         spread: Standard deviation of the pay of one pull, as a share of the best pay seen.
-        memory: Weight kept by earlier pulls; None = as tuned.
-        interval: Rounds of a pull; None = as tuned.
-        resident_only: Whether only resident drafts are arms.
-        name: Name in reports.
+        shared: See ``DraftBandit``.
     """
 
+    kind = "bandit_thompson"
     loading = Rhythm(memory=0.99, interval=4)
     resident = Rhythm(memory=0.97, interval=1)
 
     def __init__(
-        self,
-        n_drafts: int,
-        gamma: int,
-        stop: int = 0,
-        seed: int = 0,
-        spread: float = 0.05,
-        memory: float | None = None,
-        interval: int | None = None,
-        resident_only: bool = False,
-        name: str = "bandit_thompson",
+        self, n_drafts: int, gamma: int, stop: int = 0, spread: float = 0.05, **shared: Unpack[Shared]
     ) -> None:
         if spread < 0.0:
             raise ValueError(f"spread: expected at least 0, got {spread}")
         self._spread = spread
-        super().__init__(n_drafts, gamma, stop, memory, interval, resident_only, name, seed)
+        super().__init__(n_drafts, gamma, stop, **shared)
 
     def _choose(self, arms: list[int]) -> int:
         drawn = [self._rng.gauss(self._value(arm), self._spread / math.sqrt(self._pulls[arm])) for arm in arms]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
-from agents.bandits.base import DraftBandit, Rhythm
+from agents.bandits.base import DraftBandit, Rhythm, Shared
 
 
 class UcbController(DraftBandit):
@@ -20,30 +21,20 @@ class UcbController(DraftBandit):
         gamma: Draft length.
         stop: Stop level.
         exploration: Factor on the bonus; 1 = as published.
-        memory: Weight kept by earlier pulls, 1 as in UCB1; None = as tuned.
-        interval: Rounds of a pull; None = as tuned.
-        resident_only: Whether only resident drafts are arms.
-        name: Name in reports.
+        shared: See ``DraftBandit``.
     """
 
+    kind = "bandit_ucb"
     loading = Rhythm(memory=0.99, interval=4)
     resident = Rhythm(memory=0.97, interval=1)
 
     def __init__(
-        self,
-        n_drafts: int,
-        gamma: int,
-        stop: int = 0,
-        exploration: float = 0.03,
-        memory: float | None = None,
-        interval: int | None = None,
-        resident_only: bool = False,
-        name: str = "bandit_ucb",
+        self, n_drafts: int, gamma: int, stop: int = 0, exploration: float = 0.03, **shared: Unpack[Shared]
     ) -> None:
         if exploration < 0.0:
             raise ValueError(f"exploration: expected at least 0, got {exploration}")
         self._exploration = exploration
-        super().__init__(n_drafts, gamma, stop, memory, interval, resident_only, name)
+        super().__init__(n_drafts, gamma, stop, **shared)
 
     def _choose(self, arms: list[int]) -> int:
         log_all = math.log(max(1.0, sum(self._pulls[arm] for arm in arms)))

@@ -15,7 +15,7 @@ def able_drafts(observation: Observation, n_drafts: int, stop: int) -> list[int]
     """Resident drafts that can guess now, in order.
 
     Of a draft without weights it is known beforehand whether it has a guess, and how sure it is of it: it is left out
-    where it has none or ``stop`` would withhold it.
+    where it has none or is less sure of it than ``stop`` asks.
 
     Source: sleeping experts, Freund, Schapire, Singer and Warmuth 1997.
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.bootstrap import RESAMPLES, Interval, Speeds, ratio_interval
-from agents.evaluation import StreamResult
+from agents.bootstrap import RESAMPLES, Interval, ratio_interval
+from agents.evaluation import StreamResult, speeds, tokens_per_s
 
 REPORT_SCHEMA = 1
 POLICY, PLAIN, ORACLE = "policy", "plain", "oracle_clairvoyant"
@@ -153,9 +153,9 @@ def _row(
     resamples: int,
     seed: int,
 ) -> ReportRow:
-    first, own = group[0], _speeds(group)
-    speedup = ratio_interval(own, _speeds(plain), resamples, seed)
-    against = None if policy is None else Ratio.of(ratio_interval(_speeds(policy), own, resamples, seed))
+    first, own = group[0], speeds(group)
+    speedup = ratio_interval(own, speeds(plain), resamples, seed)
+    against = None if policy is None else Ratio.of(ratio_interval(speeds(policy), own, resamples, seed))
     speculative = sum(result.speculative_rounds for result in group)
     drafted, accepted = sum(result.drafted for result in group), sum(result.accepted for result in group)
     decide_us = [value for result in group for value in result.decide_us] or [0.0]
@@ -165,11 +165,11 @@ def _row(
         requests=sum(result.requests for result in group),
         tokens=sum(result.tokens for result in group),
         seconds=sum(result.seconds for result in group),
-        tokens_per_s=_rate(group),
+        tokens_per_s=tokens_per_s(group),
         ttft_s=float(np.mean([value for result in group for value in result.ttft_s] or [0.0])),
         speedup_vs_plain=speedup.value,
         ci95=(speedup.low, speedup.high),
-        oracle_ratio=None if oracle is None else _rate(group) / _rate(oracle),
+        oracle_ratio=None if oracle is None else tokens_per_s(group) / tokens_per_s(oracle),
         stall_s=sum(result.stall_s for result in group),
         loads=sum(result.loads for result in group),
         wasted_loads=sum(result.wasted_loads for result in group),
@@ -185,11 +185,3 @@ def _row(
         illegal=sum(result.illegal for result in group),
         guard_forwards=sum(result.guard_forwards for result in group),
     )
-
-
-def _speeds(group: Sequence[StreamResult]) -> Speeds:
-    return Speeds([result.tokens for result in group], [result.seconds for result in group])
-
-
-def _rate(group: Sequence[StreamResult]) -> float:
-    return sum(result.tokens for result in group) / sum(result.seconds for result in group)

@@ -6,7 +6,7 @@ import pytest
 
 from agents.baselines import Baseline, Option
 from agents.evaluation import Factory, evaluate, serve, traced_texts
-from agents.tuning import tokens_per_s, tune
+from agents.tuning import rate, tune
 from agents.workers import over_all_cores
 from runtime.control.static import StaticController, plain_controller
 from tests.factories import make_world
@@ -88,7 +88,7 @@ def test_tuning_takes_the_fastest_setting() -> None:
     options = tuple(setting(gamma, stop) for gamma in (1, 8) for stop in (0, 2))
     alone = Baseline("alone", options[:1])
     best, untuned = tune([Baseline("static", options), alone], world, streams, progress=False)
-    rates = [tokens_per_s(option.make(world.costs), streams, world) for option in options]
+    rates = [rate(option.make(world.costs), streams, world) for option in options]
     assert best.tokens_per_s == max(rates) > min(rates)
     assert (best.gamma, best.stop) == options[rates.index(max(rates))][:2]
     assert (untuned.name, untuned.gamma, untuned.tokens_per_s) == ("alone", 1, 0.0)

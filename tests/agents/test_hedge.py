@@ -100,12 +100,6 @@ def test_begins_with_the_best_draft_of_training_and_every_stream_anew() -> None:
     assert hedge._gain == [0.0, 0.0]
 
 
-def test_a_withheld_guess_counts_as_its_probability_says() -> None:
-    hedge = begun()
-    hedge.learn(round_of(0, steps=1, confidence=0.1))
-    assert hedge._gain[0] == pytest.approx(0.1 - 0.5)
-
-
 def test_a_guess_behind_which_the_text_was_cut_is_not_wrong() -> None:
     hedge = begun()
     hedge.learn(round_of(0, tokens=2, drafted=4, accepted=2))

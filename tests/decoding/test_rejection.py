@@ -64,7 +64,7 @@ def test_first_three_tokens_are_distributed_as_the_targets(kind: str, gamma: int
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("threshold", [0.0, 0.4])
 def test_every_setting_is_exact(kind: str, threshold: float) -> None:
-    """By enumeration of all draws, with the real drafter; also where the drafter withholds unsure guesses."""
+    """By enumeration of all draws, with the real drafter; also where the drafter stops behind unsure guesses."""
     for sampling in GRID:
         assert largest_error(Rule(real(kind, threshold), 1), of_kind(sampling, kind)) < ROUNDING
 
