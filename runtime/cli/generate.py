@@ -20,7 +20,7 @@ from runtime.cli import EXIT_INTERRUPTED
 from runtime.cli.common import add_model_options, bundle_option
 from runtime.cli.printer import Printer
 from runtime.control.base import Controller
-from runtime.control.factory import NAMES, make_controller
+from runtime.control.factory import NAMES, guard, make_controller
 from runtime.core import GREEDY, MemoryConfig, Phase, Request, Sampling
 from runtime.decoding.stopping import find_stop, refuse_unless_stops, trim
 from runtime.engine.dtypes import DTYPES
@@ -62,6 +62,11 @@ def add_parser(commands: Any) -> None:
     bundle_option(parser)
     parser.add_argument("--prompt", required=True, help="the user's message; - reads it from standard input")
     parser.add_argument("--controller", default="policy", help=f"who decides: {NAMES} (default: policy)")
+    parser.add_argument(
+        "--unguarded",
+        action="store_true",
+        help="let the policy decide alone, without the guard that keeps decoding from falling behind plain decoding",
+    )
     parser.add_argument("--stats", action="store_true", help="print counters to stderr when done")
     parser.add_argument("--json", action="store_true", help="print text, token ids, finish_reason and counters as JSON")
     add_model_options(parser)
@@ -122,8 +127,10 @@ def run(options: argparse.Namespace) -> int:
     bundle.zoo.verify_files()
     costs = CostModel(bundle.profile, bundle.zoo.draft_names)
     expected = tuple(draft.expected for draft in bundle.zoo.drafts)
-    controller = make_controller(options.controller, bundle.zoo.draft_names, costs, expected, bundle.controller)
+    controller: Controller = make_controller(options.controller, bundle.zoo.draft_names, costs, expected, bundle.controller)
     models = open_models(bundle.zoo, options.target, options.device, options.threads, dtype=options.dtype)
+    if options.controller == "policy" and not options.unguarded:
+        controller = guard(controller, bundle.zoo.specs(bundle.manifest["memory"]["kv_reserve_tokens"]), costs)
     request = make_request(models, text, options.max_tokens, sampling, tuple(options.stop))
     printer = None if options.json else Printer(models.text, request.stop)
     config, costs, reserve, interval = session_arguments(bundle, costs)

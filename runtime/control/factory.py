@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from runtime.control.adaedl import AdaEdlController
 from runtime.control.base import Controller
 from runtime.control.dynamic import HfDynamicController
+from runtime.control.guarded import GuardedController
 from runtime.control.memspec import MemSpecController
 from runtime.control.memspec_ablations import MemSpecNoMemoryController, MemSpecNoPredictionController
 from runtime.control.rakv_asd import RakvAsdController
 from runtime.control.stacked import StackedController
 from runtime.control.static import StaticController, plain_controller
-from runtime.core import GAMMAS, STOP_LEVELS
+from runtime.core import GAMMAS, STOP_LEVELS, DraftSpec
 from runtime.errors import UserError
 from runtime.profile import CostModel
 
@@ -70,6 +71,12 @@ def make_controller(
     if kind in ("stacked", "stacked_plus") and not parts:
         return StackedController(n, costs, plus=kind == "stacked_plus")
     raise UserError(f"unknown controller {name!r}: expected one of {NAMES}")
+
+
+def guard(inner: Controller, drafts: Sequence[DraftSpec], costs: CostModel) -> GuardedController:
+    """Watch a controller; RAKV-ASD with the draft that was right most often in training takes over where it is lost."""
+    best = max(range(len(drafts)), key=lambda i: drafts[i].expected)
+    return GuardedController(inner, RakvAsdController(len(drafts), best, costs), costs)
 
 
 def _memspec(kind: str, gamma: int, expected: tuple[float, ...]) -> Controller:
