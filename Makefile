@@ -17,7 +17,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-exact lint format bench bench-memory clean
+.PHONY: help train test test-exact lint format bench bench-train bench-memory clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ format: $(STAMP)  ## rewrite the sources in the project's format
 bench: $(STAMP)  ## the benchmarks; arguments in ARGS="..."
 	$(PY) -m benchmarks.run $(ARGS)
 
+bench-train: $(STAMP)  ## speed of replay and of learning; arguments in ARGS="..."
+	$(PY) -m benchmarks.training $(ARGS)
+
 bench-memory: $(STAMP)  ## memory held against the budget, and over 500 loads; arguments in ARGS="..."
 	$(PY) -m benchmarks.memory $(ARGS)
 
@@ -57,7 +60,7 @@ $(STAMP): pyproject.toml requirements/lock.txt
 		echo "making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
 	@touch $(UNFINISHED)
 	@{ $(PY) -m pip install $(TORCH_ARGS) "$(TORCH)" \
-		&& $(PY) -m pip install -c requirements/lock.txt -e ".[gguf,train,serve,dev]"; } \
+		&& $(PY) -m pip install -c requirements/lock.txt -e ".[gguf,train,cluster,serve,dev]"; } \
 		|| { rc=$$?; [ $$rc -ge 128 ] || rm -f $(UNFINISHED); exit $$rc; }
 	@rm -f $(UNFINISHED)
 	@touch $@

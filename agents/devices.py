@@ -5,15 +5,22 @@ All costs are given in plain decoding steps, so one description serves every zoo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from numbers import Real
+from typing import Any
 
+from runtime.core import GAMMAS
 from runtime.errors import UserError
 from runtime.profile import Curve, DraftCost, Profile
 from runtime.zoo import Zoo
 
 REFERENCE_CONTEXT = 200
 """Tokens of context at which the widths' costs hold."""
+WIDEST = GAMMAS[-1] + 1
+"""Tokens of the widest verification."""
+POSITIVE = ("plain_ms", "draft_step", "load", "decode_slowdown", "load_slowdown")
+AT_LEAST_ZERO = ("decode_growth", "catch_up", "kv_copy", "kv_disk")
 
 
 @dataclass(frozen=True)
@@ -49,13 +56,23 @@ class BuiltDevice:
     load_slowdown: float
 
     def __post_init__(self) -> None:
+        if problems := tuple(self._problems()):
+            raise UserError("; ".join(problems))
+
+    def _problems(self) -> Iterator[str]:
         for name in ("verify", "prefill"):
             curve = getattr(self, name)
-            if len(curve) < 2 or list(curve) != sorted(curve) or min(curve.values()) <= 0:
-                raise UserError(f"device.built.{name}: expected positive costs by increasing width, got {dict(curve)}")
-        for name in ("plain_ms", "draft_step", "load"):
-            if getattr(self, name) <= 0:
-                raise UserError(f"device.built.{name}: expected a cost above 0, got {getattr(self, name)}")
+            if not isinstance(curve, Mapping) or not all(_number(x) for pair in curve.items() for x in pair):
+                yield f"device.built.{name}: expected costs by width as {{1: 1.0, 2: 1.1}}, got {curve!r}"
+            elif len(curve) < 2 or list(curve) != sorted(curve) or min(curve.values()) <= 0:
+                yield f"device.built.{name}: expected positive costs by increasing width, got {dict(curve)}"
+            elif name == "verify" and max(curve) < WIDEST:
+                yield f"device.built.verify: expected widths up to {WIDEST} at least, got {', '.join(map(str, curve))}"
+        for names, above, expected in ((POSITIVE, True, "above 0"), (AT_LEAST_ZERO, False, "of at least 0")):
+            for name in names:
+                value = getattr(self, name)
+                if not _number(value) or value < 0 or (above and value == 0):
+                    yield f"device.built.{name}: expected a number {expected}, got {value!r}"
 
     def profile(self, zoo: Zoo, threads: int) -> Profile:
         """The device's profile for a zoo."""
@@ -97,3 +114,21 @@ class BuiltDevice:
             load_slowdown=self.load_slowdown,
             simulated=True,
         )
+
+
+def built_device(ratios: Mapping[str, Any]) -> BuiltDevice:
+    """The device that the group key ``built`` describes.
+
+    Raises:
+        UserError: If a ratio is missing, unknown or impossible; all of them are told.
+    """
+    known = [field.name for field in fields(BuiltDevice)]
+    wrong = [f"device.built.{name}: no such key" for name in ratios if name not in known]
+    wrong += [f"device.built.{name}: missing" for name in known if name not in ratios]
+    if wrong:
+        raise UserError(f"{'; '.join(wrong)}: expected {', '.join(known)}, see conf/device/jetson-orin-nano.yaml")
+    return BuiltDevice(**ratios)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

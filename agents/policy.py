@@ -2,7 +2,7 @@
 
 An ordinary network starts with random drafts, which lose time, and plain decoding is a safe local optimum
 (``docs/experiments.md`` has both curves). Starting from the heuristic, everything learned is a gain over it. The same
-networks serve MaskablePPO (sb3-contrib) and PPO (stable-baselines3).
+networks serve MaskablePPO and RecurrentPPO (sb3-contrib), PPO (stable-baselines3) and Q-learning.
 """
 
 from __future__ import annotations
@@ -10,41 +10,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-from gymnasium import spaces
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
 
-from agents.prior import HeuristicPrior
-from agents.round_table import RoundTable
-from runtime.control.observation import G, P, scales
-
-
-class ScaledObservation(BaseFeaturesExtractor):
-    """Observation divided by its table's scales, then the prior's scores behind it.
-
-    Args:
-        observation_space: Raw observation.
-        table: Round statistics for the prior; None = no prior (the plain network).
-        prior: Keyword arguments of ``HeuristicPrior``.
-    """
-
-    scale: Tensor
-
-    def __init__(
-        self, observation_space: spaces.Box, table: RoundTable | None, prior: dict[str, float] | None = None
-    ) -> None:
-        size = int(observation_space.shape[0])
-        module = None if table is None else HeuristicPrior(table, **(prior or {}))
-        super().__init__(observation_space, size + (module.n_logits if module else 0))
-        self.register_buffer("scale", torch.as_tensor(scales((size - G) // P)))
-        self.prior = module
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """(batch, D) raw to (batch, D + n_logits)."""
-        scaled = observations / self.scale
-        return scaled if self.prior is None else torch.cat([scaled, self.prior(observations)], dim=1)
+from agents.choices import Choices
+from agents.equivariant import EquivariantHead, EquivariantNet
+from agents.trimming import Trimming
 
 
 class SplitMlp(nn.Module):
@@ -97,24 +70,60 @@ class ResidualHead(nn.Module):
     def forward(self, latent: Tensor) -> Tensor:
         """(batch, hidden + scores) to logits (batch, scores)."""
         correction: Tensor = self.correction(latent[:, : self.hidden])
-        return latent[:, self.hidden :] + correction
+        return latent.detach()[:, self.hidden :] + correction  # nothing learns behind the prior
 
 
 class _ResidualMixin:
-    """Replaces SB3's network and action head; everything else stays SB3's."""
+    """Replaces SB3's network, action head and distribution; everything else stays SB3's.
+
+    Args:
+        network: ``flat`` or ``equivariant``.
+        trimming: Keyword arguments of ``Trimming``; None = all actions.
+    """
+
+    trimming: Trimming | None
+
+    def __init__(
+        self, *args: Any, network: str = "flat", trimming: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        self._network, self._trimming = network, trimming
+        super().__init__(*args, **kwargs)
 
     def _build_mlp_extractor(self) -> None:
         policy = cast(Any, self)
-        prior = policy.features_extractor.prior
-        policy.mlp_extractor = SplitMlp(policy.features_dim, prior.n_logits if prior else 0, list(policy.net_arch))
+        extractor, widths = policy.features_extractor, list(policy.net_arch)
+        if self._network == "equivariant":
+            policy.mlp_extractor = EquivariantNet(extractor.n_drafts, extractor.n_scores, widths)
+        else:
+            policy.mlp_extractor = SplitMlp(self._network_input(), extractor.n_scores, widths)
+
+    def _network_input(self) -> int:
+        """Width of what the network reads."""
+        return int(cast(Any, self).features_dim)
 
     def _build(self, lr_schedule: Any) -> None:
         policy = cast(Any, self)
         super()._build(lr_schedule)  # type: ignore[misc]
-        prior = policy.features_extractor.prior
-        if prior is not None:
-            policy.action_net = ResidualHead(policy.mlp_extractor.latent_dim_vf, prior.n_logits)
-            policy.optimizer = policy.optimizer_class(policy.parameters(), lr=lr_schedule(1), **policy.optimizer_kwargs)
+        extractor, net = policy.features_extractor, policy.mlp_extractor
+        if self._network == "equivariant":
+            policy.action_net = EquivariantHead(extractor.n_drafts, net.latent_dim_vf, extractor.n_scores > 0)
+        elif extractor.n_scores:
+            policy.action_net = ResidualHead(net.latent_dim_vf, extractor.n_scores)
+        policy.trimming = None if self._trimming is None else Trimming(n_drafts=extractor.n_drafts, **self._trimming)
+        policy.action_dist = Choices(policy.action_space.nvec, policy.trimming)
+        policy.optimizer = policy.optimizer_class(policy.parameters(), lr=lr_schedule(1), **policy.optimizer_kwargs)
+
+    def _get_action_dist_from_latent(self, latent_pi: Tensor) -> Choices:
+        policy = cast(Any, self)
+        chosen: Choices = policy.action_dist.proba_distribution(policy.action_net(latent_pi))
+        return chosen
+
+    def scores(self, observations: Tensor) -> Tensor:
+        """Raw observations (batch, D) to the score of every action value, (batch, sum(nvec)), before any mask."""
+        policy = cast(Any, self)
+        features = policy.features_extractor(observations)
+        logits: Tensor = policy.action_net(policy.mlp_extractor.forward_actor(features))
+        return logits
 
 
 class MaskableResidualPolicy(_ResidualMixin, MaskableActorCriticPolicy):
@@ -122,4 +131,19 @@ class MaskableResidualPolicy(_ResidualMixin, MaskableActorCriticPolicy):
 
 
 class ResidualPolicy(_ResidualMixin, ActorCriticPolicy):
-    """For PPO without masks."""
+    """For PPO without masks, and the network of Q-learning."""
+
+
+class RecurrentResidualPolicy(_ResidualMixin, RecurrentActorCriticPolicy):
+    """For RecurrentPPO: an LSTM between features and network; the prior's scores go past it."""
+
+    def _network_input(self) -> int:
+        policy = cast(Any, self)
+        return int(policy.lstm_output_dim + policy.features_extractor.n_scores)
+
+    def _process_sequence(  # type: ignore[override]
+        self, features: Tensor, lstm_states: Any, episode_starts: Tensor, lstm: nn.LSTM
+    ) -> tuple[Tensor, Any]:
+        output, states = RecurrentActorCriticPolicy._process_sequence(features, lstm_states, episode_starts, lstm)
+        scores = cast(Any, self).features_extractor.n_scores
+        return (torch.cat([output, features[:, features.shape[1] - scores :]], dim=1) if scores else output), states

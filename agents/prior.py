@@ -9,6 +9,8 @@ network export as one graph.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -36,12 +38,16 @@ class HeuristicPrior(nn.Module):
     """
 
     curves: Tensor
+    lines: Tensor
+    widths: Tensor
 
     def __init__(self, table: RoundTable, sharpness: float = 12.0, token_price: float = TOKEN_PRICE) -> None:
         super().__init__()
         self.n_drafts = len(table.drafts)
         self.sharpness, self.token_price = sharpness, token_price
         self.register_buffer("curves", torch.as_tensor(table.statistics, dtype=torch.float32))  # (N, bins, Γ, S, 3)
+        self.register_buffer("widths", torch.diff(torch.tensor([0.0, *map(float, GAMMAS)])), persistent=False)
+        self.register_buffer("lines", _lines(self.curves), persistent=False)
         self.n_gammas, self.n_stops = len(GAMMAS), len(STOP_LEVELS)
 
     @property
@@ -67,18 +73,23 @@ class HeuristicPrior(nn.Module):
 
     def _savings(self, glob: Tensor, rows: Tensor, estimate: Tensor) -> Tensor:
         """Expected plain steps saved by a round, (batch, N, Γ, S), if a next guess is right this often, (batch, N)."""
-        bins = self.curves.shape[1]
-        place = estimate.clamp(0.0, 1.0) * (bins - 1)
-        low = place.floor().clamp(max=bins - 2)
-        part = (place - low)[:, :, None, None, None]
-        index = low.long()
-        draft = torch.arange(self.n_drafts, device=index.device)[None, :].expand_as(index)
-        stats = self.curves[draft, index] * (1.0 - part) + self.curves[draft, index + 1] * part
-        accepted, drafted, steps = stats[..., 0], stats[..., 1], stats[..., 2]
+        stats = self._statistics(estimate)
+        accepted, drafted, steps = stats[:, :, 0], stats[:, :, 1], stats[:, :, 2]
         cost = self._verify_ratio(glob, drafted) + steps * rows[:, :, DRAFT_INDEX["step_ratio"], None, None]
         rounds = (glob[:, GLOBAL_INDEX["room_tokens"], None, None, None] / (1.0 + accepted)).clamp(min=1.0)
         cost = cost + rows[:, :, DRAFT_INDEX["catch_up_cost"], None, None] / rounds  # paid once, for all rounds to come
         return self.token_price * accepted - (cost - 1.0)
+
+    def _statistics(self, estimate: Tensor) -> Tensor:
+        """The table at these acceptances, between its knots by the line through them: (batch, N, 3, Γ, S)."""
+        bins = self.curves.shape[1]
+        place = estimate.clamp(0.0, 1.0) * (bins - 1)
+        low = place.floor().clamp(max=bins - 2)
+        index = low.long() + torch.arange(self.n_drafts, device=low.device) * bins
+        both = self.lines.index_select(0, index.flatten())  # rows of a matrix: cheaper than places in five dimensions
+        value, slope = torch.split(both, both.shape[1] // 2, dim=1)
+        stats = torch.addcmul(value, slope, (place - low).reshape(-1, 1))
+        return stats.reshape(-1, self.n_drafts, 3, self.n_gammas, self.n_stops)
 
     def estimate(self, rows: Tensor) -> Tensor:
         """Acceptance to expect of every draft's next guess, (batch, N).
@@ -108,11 +119,11 @@ class HeuristicPrior(nn.Module):
         first = GLOBAL_INDEX[f"verify_ratio_{GAMMAS[0]}"]
         ratio = glob[:, first : first + self.n_gammas]
         knots = [0.0, *map(float, GAMMAS)]
-        values = [torch.ones_like(ratio[:, 0]), *ratio.unbind(1)]
-        cost = values[0][:, None, None, None].expand_as(drafted)
-        for left, right, a, b in zip(knots, knots[1:], values, values[1:], strict=False):
-            slope = ((b - a) / (right - left))[:, None, None, None]
-            cost = cost + slope * (drafted - left).clamp(0.0, right - left)
+        slopes = (ratio - torch.cat([torch.ones_like(ratio[:, :1]), ratio[:, :-1]], dim=1)) / self.widths
+        cost = torch.ones_like(drafted)
+        for index, (left, right) in enumerate(pairwise(knots)):
+            part = drafted.clamp(left, right) - left
+            cost = torch.addcmul(cost, slopes[:, index, None, None, None], part)
         return cost
 
     def _stop_scores(self, saving: Tensor, usable: Tensor) -> Tensor:
@@ -148,3 +159,10 @@ class HeuristicPrior(nn.Module):
         retain = glob[:, GLOBAL_INDEX["hit_share"], None] * again - COPY_COST - lacks * DRAFT_CHANCE * load
         score = torch.where(glob[:, GLOBAL_INDEX["phase_admit"], None] > 0, again - COPY_COST, retain)
         return 2.0 * score.clamp(-2.0, 2.0)
+
+
+def _lines(curves: Tensor) -> Tensor:
+    """Value and slope from every knot on, by draft and knot: (N * bins, 2 * 3 * Γ * S)."""
+    flat = curves.movedim(4, 2).flatten(2)  # (N, bins, 3 * Γ * S)
+    slope = torch.cat([flat[:, 1:] - flat[:, :-1], torch.zeros_like(flat[:, :1])], dim=1)
+    return torch.cat([flat, slope], dim=2).flatten(0, 1)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from agents.devices import BuiltDevice
+from agents.devices import built_device
 from agents.foresight import model_reach
+from agents.groups import judged_workload, settings_of, workload_config
+from agents.manual import register
+from agents.paths import PROJECT as PROJECT
+from agents.paths import project_path
 from agents.round_table import GuessRow, RoundTable, build_round_table, lookup_row
 from agents.settings import AgentSettings
+from agents.validation import check, check_traces
 from envs.traces import TraceSet
-from envs.workload import WorkloadConfig
 from envs.world import ReplayWorld, WorldConfig
 from envs.zoo.fit import recorded_columns
 from runtime.control.topic import TopicPredictor
@@ -27,7 +30,7 @@ from runtime.profile import CostModel, Profile
 from runtime.threads import usable_threads
 from runtime.zoo import Zoo
 
-PROJECT = Path(__file__).resolve().parent.parent
+register()  # every command that Hydra starts imports this module, so each has its manual page
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,6 @@ class Setting:
     heldout: ReplayWorld
 
 
-def project_path(path: str) -> Path:
-    """A path of the configuration; relative ones are taken from the project's folder, whatever the cwd is."""
-    return PROJECT / path
-
-
 def load_zoo(config: DictConfig) -> Zoo:
     """The zoo of the configuration with the drafts it asks for, its files checked."""
     zoo = Zoo.load(project_path(config.zoo.folder))
@@ -81,20 +79,14 @@ def load_profile(config: DictConfig, zoo: Zoo, device: DictConfig | None = None)
     if device.profile:
         profile = Profile.load(project_path(device.profile))
     elif device.built:
-        profile = _built(device.built).profile(zoo, threads)
+        ratios = cast(dict[str, Any], OmegaConf.to_container(device.built))
+        profile = built_device(ratios).profile(zoo, threads)
     else:
         whole = Zoo.load(zoo.folder)  # measured once, whatever drafts a run asks for
         profile = device_profile(
             whole, target=config.zoo.target, threads=threads, remeasure=device.remeasure, progress=config.progress
         )
     return profile if device.load_rounds is None else _with_loads(profile, float(device.load_rounds))
-
-
-def _built(ratios: DictConfig) -> BuiltDevice:
-    try:
-        return BuiltDevice(**cast(dict[str, Any], OmegaConf.to_container(ratios)))
-    except (TypeError, AttributeError) as error:
-        raise UserError(f"device.built: {error}; see conf/device/jetson-orin-nano.yaml") from None
 
 
 def _with_loads(profile: Profile, rounds: float) -> Profile:
@@ -127,47 +119,54 @@ def load_traces(config: DictConfig, zoo: Zoo, split: str) -> TraceSet:
 
 
 def prepare(config: DictConfig) -> Setting:
-    """Everything a run works with."""
+    """Everything a run works with; what is quick to ask is asked before the device is measured.
+
+    Raises:
+        UserError: If the configuration, or a file it names, does not work.
+    """
+    check(config)
     zoo = load_zoo(config)
+    traces = {split: load_traces(config, zoo, split) for split in ("train", "heldout")}
+    check_traces(config, traces)
     profile = load_profile(config, zoo)
     specs = zoo.specs(config.env.kv_reserve_tokens)
     costs = CostModel(profile, zoo.draft_names)
     topic = TopicPredictor.load(zoo.folder / zoo.topic, zoo.draft_names)
     memory = memory_budget(config, zoo)
     world = WorldConfig(memory, config.env.decision_interval, config.env.max_steps)
-    judged_workload = config.workload
-    if config.suite.judged_workload is not None:
-        judged_workload = OmegaConf.merge(config.workload, config.suite.judged_workload)
     judged_costs = costs
     if config.suite.judged_device is not None:
         judged_costs = CostModel(load_profile(config, zoo, config.suite.judged_device), zoo.draft_names)
     train, heldout = (
-        ReplayWorld(load_traces(config, zoo, split), specs, world_costs, topic, world, workload_config(workload), split)
+        ReplayWorld(traces[split], specs, world_costs, topic, world, workload_config(workload), split)
         for split, world_costs, workload in (
             ("train", costs, config.workload),
-            ("heldout", judged_costs, judged_workload),
+            ("heldout", judged_costs, judged_workload(config)),
         )
     )
     return Setting(zoo, specs, profile, costs, topic, memory, train, heldout)
 
 
-def workload_config(workload: DictConfig) -> WorkloadConfig:
-    """The workload of a configuration, checked."""
-    values = cast(dict[str, Any], OmegaConf.to_container(workload))
-    lists = {name: tuple(values[name]) for name in ("domains", "kinds")}
-    return WorkloadConfig(**{**values, **lists})
-
-
 def agent_settings(config: DictConfig) -> AgentSettings:
-    """The agent's hyperparameters, checked."""
-    values = dict(config.agent)
-    values["widths"] = tuple(values["widths"])
-    try:
-        settings = AgentSettings(**values)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"agent configuration: {error}") from None
+    """The agent's hyperparameters, the whole configuration checked; a dry run's are tiny.
+
+    Raises:
+        UserError: If the configuration does not fit together.
+    """
+    check(config)
+    settings = settings_of(config.agent)
     if config.dry_run:
-        settings = dataclasses.replace(settings, total_timesteps=256, n_steps=16, eval_every=128, eval_streams=1)
+        return dataclasses.replace(
+            settings,
+            total_timesteps=256,
+            n_steps=16,
+            batch_size=min(settings.batch_size, 16 * config.env.n_envs),
+            eval_every=128,
+            eval_streams=1,
+            learning_starts=min(settings.learning_starts, 64),
+            imitation_streams=1,
+            imitation_epochs=1,
+        )
     return settings
 
 

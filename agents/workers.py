@@ -9,7 +9,8 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -18,6 +19,10 @@ from runtime.threads import usable_threads
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+Spread: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[tuple[int, Any]]]
+"""What ``over_all_cores`` does, by other means: from work and items to ``(index, result)``."""
+
+_spread: Spread | None = None
 _work: tuple[Callable[[Any], Any], Sequence[Any]] | None = None
 
 
@@ -32,6 +37,9 @@ def over_all_cores(
         workers: Processes; 0 = one for each usable core, 1 = no processes.
     """
     global _work
+    if _spread is not None and workers != 1:
+        yield from _spread(work, items)
+        return
     count = min(workers or usable_threads(), len(items))
     if count < 2 or "fork" not in multiprocessing.get_all_start_methods():
         yield from ((index, work(item)) for index, item in enumerate(items))
@@ -44,6 +52,17 @@ def over_all_cores(
                 yield running[done], done.result()
     finally:
         _work = None
+
+
+@contextmanager
+def elsewhere(spread: Spread) -> Iterator[None]:
+    """Inside, work for all cores is given to ``spread`` instead: to other machines, for example."""
+    global _spread
+    before, _spread = _spread, spread
+    try:
+        yield
+    finally:
+        _spread = before
 
 
 def _begin() -> None:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -130,7 +130,7 @@ def open_live() -> LiveWorld:
     return LiveWorld(models, setting.costs, heldout.config, config.env.kv_reserve_tokens, heldout.generator)
 
 
-def describe(name: str, side: Side, plain: Side) -> dict[str, object]:
+def describe(name: str, side: Side, plain: Side) -> dict[str, Any]:
     """One row of the report."""
     found = ratios(side.served, plain.served, WINDOW_TOKENS)
     seconds, plain_s = (sum(one.seconds for one in served) for served in (side.served, plain.served))

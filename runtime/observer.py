@@ -35,7 +35,7 @@ class Observer:
         self._plain_s = costs.plain_s(costs.profile.reference_context)
         self._weightless = [i for i, draft in enumerate(self.drafts) if not draft.loadable]
         self._budget = max(1, memory.config.budget_bytes)
-        self._static = self._static_vector()
+        self._static = self.static_vector()
 
     def vector(self, state: State, evidence: Evidence, committed: int) -> Vector:
         """Float32, shape (G + drafts * P,), clipped to the features' ranges.
@@ -73,7 +73,8 @@ class Observer:
         self._fill_drafts(vector[G:].reshape(-1, P), state, evidence, committed)
         return np.clip(vector, self._low, self._high, out=vector)
 
-    def _static_vector(self) -> Vector:
+    def static_vector(self) -> Vector:
+        """What does not change: costs and sizes; all else 0. Shape as ``vector``'s."""
         vector = np.zeros_like(self._low)
         for gamma, ratio in zip(GAMMAS, self.costs.verify_ratios(GAMMAS), strict=True):
             vector[GLOBAL_INDEX[f"verify_ratio_{gamma}"]] = ratio

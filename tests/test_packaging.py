@@ -29,6 +29,9 @@ MODULES = {
     "stable-baselines3": "stable_baselines3",
 }
 """Import name of a distribution, where it is not the distribution's name."""
+PAGE = sorted(
+    path for path in (ROOT / "runtime" / "server" / "page").iterdir() if path.suffix in {".html", ".css", ".js"}
+)
 THROUGH = {"fastapi": ("pydantic", "starlette"), "transformers": ("huggingface_hub", "tokenizers")}
 """Modules that a declared distribution brings along as part of its own interface."""
 
@@ -140,7 +143,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     copy, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, copy)
-    for path in [*_sources(), ROOT / "runtime" / "py.typed"]:
+    for path in [*_sources(), ROOT / "runtime" / "py.typed", *PAGE]:
         target = copy / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
@@ -157,7 +160,7 @@ def test_wheel_holds_runtime_only(wheel: zipfile.ZipFile) -> None:
 
 
 def test_wheel_holds_all_of_runtime(wheel: zipfile.ZipFile) -> None:
-    expected = {path.relative_to(ROOT).as_posix() for path in _room_sources("runtime")} | {"runtime/py.typed"}
+    expected = {path.relative_to(ROOT).as_posix() for path in [*_room_sources("runtime"), *PAGE]} | {"runtime/py.typed"}
     assert {name for name in wheel.namelist() if name.startswith("runtime/")} == expected
 
 

@@ -15,7 +15,7 @@ EXIT_INTERRUPTED = 130
 
 
 def _parser() -> argparse.ArgumentParser:
-    from runtime.cli import generate, info, profile, pull, verify
+    from runtime.cli import generate, info, profile, pull, serve, verify
 
     parser = argparse.ArgumentParser(
         prog="specpilot",
@@ -25,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"specpilot {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="log what happens to stderr")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (generate, info, verify, profile, pull):
+    for module in (generate, serve, info, verify, profile, pull):
         module.add_parser(commands)
     return parser
 

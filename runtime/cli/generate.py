@@ -11,16 +11,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 from runtime.bundle import Bundle, read_bundle
 from runtime.cli import EXIT_INTERRUPTED
-from runtime.cli.common import add_model_options, bundle_option
+from runtime.cli.common import (
+    add_kv_options,
+    add_model_options,
+    bundle_option,
+    controller_options,
+    open_controller,
+    refuse_unless_kv_options,
+)
 from runtime.cli.printer import Printer
 from runtime.control.base import Controller
-from runtime.control.factory import NAMES, guard, make_controller
 from runtime.core import GREEDY, MemoryConfig, Phase, Request, Sampling
 from runtime.decoding.stopping import find_stop, refuse_unless_stops, trim
 from runtime.engine.dtypes import DTYPES
@@ -61,19 +66,14 @@ def add_parser(commands: Any) -> None:
     )
     bundle_option(parser)
     parser.add_argument("--prompt", required=True, help="the user's message; - reads it from standard input")
-    parser.add_argument("--controller", default="policy", help=f"who decides: {NAMES} (default: policy)")
-    parser.add_argument(
-        "--unguarded",
-        action="store_true",
-        help="let the policy decide alone, without the guard that keeps decoding from falling behind plain decoding",
-    )
+    controller_options(parser)
     parser.add_argument("--stats", action="store_true", help="print counters to stderr when done")
     parser.add_argument("--json", action="store_true", help="print text, token ids, finish_reason and counters as JSON")
     add_model_options(parser)
     dtypes = ", ".join(DTYPES)
     parser.add_argument("--dtype", default="float32", help=f"what the target runs in: {dtypes} (default: float32)")
     _add_end_options(parser.add_argument_group("where the text ends"))
-    _add_kv_options(parser.add_argument_group("stored KV"))
+    add_kv_options(parser.add_argument_group("stored KV"))
     _add_sampling_options(parser.add_argument_group("how tokens are chosen (default: the likeliest, always)"))
     parser.set_defaults(run=run)
 
@@ -82,18 +82,6 @@ def _add_end_options(group: Any) -> None:
     group.add_argument("--max-tokens", type=int, default=128, help="most tokens to write (default: 128)")
     group.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be given several times"
-    )
-
-
-def _add_kv_options(group: Any) -> None:
-    group.add_argument(
-        "--kv-folder",
-        type=Path,
-        metavar="DIR",
-        help="keep KV there, and use what earlier calls left (default: nowhere)",
-    )
-    group.add_argument(
-        "--kv-megabytes", type=int, default=1024, metavar="N", help="most that KV takes there (default: 1024)"
     )
 
 
@@ -126,11 +114,8 @@ def run(options: argparse.Namespace) -> int:
     bundle = read_bundle(options.bundle)
     bundle.zoo.verify_files()
     costs = CostModel(bundle.profile, bundle.zoo.draft_names)
-    expected = tuple(draft.expected for draft in bundle.zoo.drafts)
-    controller: Controller = make_controller(options.controller, bundle.zoo.draft_names, costs, expected, bundle.controller)
+    controller = open_controller(options, bundle, costs)
     models = open_models(bundle.zoo, options.target, options.device, options.threads, dtype=options.dtype)
-    if options.controller == "policy" and not options.unguarded:
-        controller = guard(controller, bundle.zoo.specs(bundle.manifest["memory"]["kv_reserve_tokens"]), costs)
     request = make_request(models, text, options.max_tokens, sampling, tuple(options.stop))
     printer = None if options.json else Printer(models.text, request.stop)
     config, costs, reserve, interval = session_arguments(bundle, costs)
@@ -153,10 +138,7 @@ def _checked(options: argparse.Namespace) -> tuple[Sampling, str]:
     """Sampling and prompt, before anything is loaded."""
     if options.max_tokens < 1:
         raise UserError(f"--max-tokens must be at least 1, got {options.max_tokens}")
-    if options.kv_megabytes < 0:
-        raise UserError(f"--kv-megabytes must be at least 0, got {options.kv_megabytes}")
-    if options.kv_folder is not None and options.kv_folder.exists() and not options.kv_folder.is_dir():
-        raise UserError(f"--kv-folder {options.kv_folder} is a file: expected a folder, or a name for a new one")
+    refuse_unless_kv_options(options)
     refuse_unless_stops(options.stop)
     sampling = Sampling(
         repetition_penalty=options.repetition_penalty,

@@ -52,7 +52,7 @@ def test_only_what_is_asked_for_is_judged(tiny_zoo: TinyZoo, tmp_path: Path) -> 
 
 def test_an_unknown_controller_is_refused(tiny_zoo: TinyZoo, tmp_path: Path) -> None:
     config = tiny_zoo.config(*SHORT, "suite.controllers=[nobody]", f"out={tmp_path / 'out'}", name="evaluate")
-    with pytest.raises(UserError, match=r"suite.controllers: no nobody; leave it out"):
+    with pytest.raises(UserError, match=r"suite.controllers: no 'nobody'; leave it out"):
         evaluate_bundle(config)
     assert not (tmp_path / "out" / "report.json").exists()
 

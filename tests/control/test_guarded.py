@@ -74,7 +74,7 @@ def worst_ratio(steps: list[Outcome], window: int = WINDOW_TOKENS) -> float:
         end = int(np.searchsorted(tokens, tokens[begin] + window))
         if end >= len(tokens):
             break
-        ratios.append((seconds[end] - seconds[begin]) / (plain[end] - plain[begin]))
+        ratios.append(float((seconds[end] - seconds[begin]) / (plain[end] - plain[begin])))
     return max(ratios)
 
 

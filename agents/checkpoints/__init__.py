@@ -1,0 +1,1 @@
+"""Checkpoints: all that training goes on from, in one file without pickle."""

@@ -1,0 +1,1 @@
+"""Many runs on many machines, with Ray: sweeps, hyperparameters, evaluation and recording. Extra ``cluster``."""

@@ -1,0 +1,1 @@
+"""The algorithms, one a file; ``agents.ppo.build_learner`` chooses among them."""

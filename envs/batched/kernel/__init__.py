@@ -1,0 +1,1 @@
+"""What runs as machine code, and the layout of the arrays it runs on. Nothing here allocates."""

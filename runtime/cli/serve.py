@@ -1,0 +1,170 @@
+"""``specpilot serve``: a bundle over HTTP, as the OpenAI API speaks it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from runtime.bundle import Bundle, read_bundle
+from runtime.cli.common import (
+    add_kv_options,
+    add_model_options,
+    bundle_option,
+    controller_options,
+    open_controller,
+    refuse_unless_kv_options,
+)
+from runtime.cli.generate import session_arguments
+from runtime.engine.dtypes import DTYPES
+from runtime.errors import UserError
+from runtime.live import open_models, open_session
+from runtime.profile import CostModel
+
+if TYPE_CHECKING:
+    from runtime.server.config import ServerConfig
+    from runtime.server.driver import Served
+
+KEY_VARIABLE = "SPECPILOT_API_KEY"
+
+EXAMPLES = f"""examples:
+  specpilot serve --bundle outputs/latest/bundle
+  specpilot serve --bundle outputs/latest/bundle --port 9000 --kv-folder /var/cache/specpilot
+  {KEY_VARIABLE}=secret specpilot serve --bundle outputs/latest/bundle --host 0.0.0.0
+
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d \\
+    '{{"model": "smollm2", "temperature": 0, "messages": [{{"role": "user", "content": "Name a river."}}]}}'
+
+Ctrl-C or SIGTERM lets the request in hand finish (--grace); a second one ends at once.
+exit codes: 0 ended by a signal, all done; 2 a mistake in the call or its files; 130 ended at once"""
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "serve",
+        help="answer over HTTP, as the OpenAI API",
+        description="Serve a bundle over HTTP: the OpenAI API under /v1, a page at /, /health and /metrics. "
+        "Needs the extra 'serve'.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    bundle_option(parser)
+    controller_options(parser)
+    parser.add_argument("--model-id", metavar="NAME", help="name that requests give as 'model' (default: the zoo's)")
+    add_model_options(parser)
+    parser.add_argument(
+        "--dtype", default="float32", help=f"what the target runs in: {', '.join(DTYPES)} (default: float32)"
+    )
+    _add_network_options(parser.add_argument_group("who may call"))
+    _add_limit_options(parser.add_argument_group("limits"))
+    add_kv_options(parser.add_argument_group("stored KV"))
+    parser.set_defaults(run=run)
+
+
+def _add_network_options(group: Any) -> None:
+    group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
+    group.add_argument("--port", type=int, default=8000, help="port to listen on; 0 = any free one (default: 8000)")
+    group.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help=f"ask for this key; may be given several times, keys then take turns. Others on this machine can see it: "
+        f"better set {KEY_VARIABLE} (several with commas between)",
+    )
+    group.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="let web pages of this origin call; may be given several times (default: none)",
+    )
+    group.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="answer to this host name too, when listening on this machine only and without a key",
+    )
+
+
+def _add_limit_options(group: Any) -> None:
+    for flag, kind, default, text in (
+        ("--queue", int, 16, "requests that may wait; more are answered with 429"),
+        ("--timeout", float, 600, "seconds that a request may take, waiting included"),
+        ("--grace", int, 30, "seconds that requests in hand may take at the end"),
+        ("--max-tokens", int, 2048, "most tokens that a request may ask for"),
+        ("--max-body", int, 1 << 20, "bytes that a request may have"),
+    ):
+        group.add_argument(flag, type=kind, default=default, metavar="N", help=f"{text} (default: {default})")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    try:
+        from runtime.server.listening import serve
+    except ModuleNotFoundError as missing:
+        raise UserError(
+            f"serving needs the package '{missing.name}', which is not installed: pip install 'specpilot[serve]'"
+        ) from None
+    refuse_unless_kv_options(options)
+    bundle = read_bundle(options.bundle)
+    config = server_config(options, options.model_id or bundle.zoo.name)
+    bundle.zoo.verify_files()
+    if not config.local and not config.api_keys:
+        print(f"warning: anybody who reaches {config.host} may use this server: set {KEY_VARIABLE}", file=sys.stderr)
+    info = {"bundle": options.bundle.name, "policy": bundle.policy_sha256}
+    return serve(opener(bundle, options), config, info, lambda url: print(greeting(url, config), flush=True))
+
+
+def server_config(options: argparse.Namespace, model: str) -> ServerConfig:
+    """The options as the server reads them."""
+    from runtime.server.config import ServerConfig
+
+    keys = [*options.api_key, *(key for key in os.environ.get(KEY_VARIABLE, "").split(",") if key)]
+    return ServerConfig(
+        model=model,
+        host=options.host,
+        port=options.port,
+        api_keys=tuple(key.strip() for key in keys),
+        queue=options.queue,
+        timeout_s=options.timeout,
+        grace_s=options.grace,
+        max_tokens=options.max_tokens,
+        max_body_bytes=options.max_body,
+        cors_origins=tuple(options.cors_origin),
+        allowed_hosts=tuple(options.allow_host),
+    )
+
+
+def opener(bundle: Bundle, options: argparse.Namespace) -> Callable[[], AbstractContextManager[Served]]:
+    """Opens what is served, in the thread that will own it."""
+    from runtime.server.driver import Served
+
+    costs = CostModel(bundle.profile, bundle.zoo.draft_names)
+    controller = open_controller(options, bundle, costs)
+    memory, costs, reserve, interval = session_arguments(bundle, costs)
+    memory = replace(memory, disk_bytes=options.kv_megabytes * 1_000_000)
+
+    @contextmanager
+    def opened() -> Iterator[Served]:
+        models = open_models(bundle.zoo, options.target, options.device, options.threads, dtype=options.dtype)
+        with open_session(models, memory, costs, reserve, interval, kv_folder=options.kv_folder) as session:
+            yield Served(models, session, controller)
+
+    return opened
+
+
+def greeting(url: str, config: ServerConfig) -> str:
+    """How to call the server."""
+    key = " -H 'Authorization: Bearer KEY'" if config.api_keys else ""
+    return f"""serving {config.model} at {url}
+  page     {url}/
+  OpenAI   base_url="{url}/v1", model="{config.model}"
+  curl     curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' \\
+             -d '{{"model": "{config.model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'"""
