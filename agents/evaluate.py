@@ -32,7 +32,11 @@ def evaluate_bundle(config: DictConfig) -> None:
     if config.suite.env == "live":
         live = live_world(config, setting, open_target(config, setting), "heldout")
     out = Path(to_absolute_path(config.out))
-    run_suite(config, setting, policies, out, live)
+    try:
+        run_suite(config, setting, policies, out, live)
+    finally:
+        if live is not None:
+            live.close()
     print(f"report: {out / 'report.html'}")
 
 

@@ -57,7 +57,7 @@ def learn(training: Training, checkpoint: Checkpoint | None = None) -> Learned:
     vec_env, envs = build_envs(training.make_env, worlds, training.n_envs, training.batched, training.seed)
     with _threads(training.live):
         try:
-            learner = build_learner(settings, vec_env, training.table, None, training.seed)
+            learner = build_learner(settings, vec_env, training.table, training.seed)
             if checkpoint is None:
                 standing = Standing()
                 warm_start(learner, settings, training.world, training.table, training.seed, training.progress)

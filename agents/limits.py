@@ -63,6 +63,8 @@ LIMITS = (
     *(Limit(f"agent.{name}", 1) for name in ("total_timesteps", "n_steps", "batch_size", "n_epochs")),
     Limit("agent.eval_every", 1),
     Limit("agent.eval_streams", 1),
+    *(Limit(f"agent.{name}", 0, whole=False, above=True) for name in ("learning_rate", "clip_range", "sharpness")),
+    *(Limit(f"agent.{name}", 0, whole=False) for name in ("token_price", "ent_coef", "min_gain")),
     _share("agent.gamma"),
     _share("agent.gae_lambda"),
     Limit("agent.target_kl", 0, whole=False, above=True, null=True),

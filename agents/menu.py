@@ -2,7 +2,7 @@
 
 Reads the pieces of a live evaluation of ``rakv_live`` or ``rakv_pruned_live`` and answers, without running a model:
 
-* the acceptance at which a draft length breaks even, predicted by the profile and measured;
+* the acceptance at which a draft length breaks even, by replay of the very same rounds and by the device;
 * the latency of a request by action, for short and for long prompts;
 * how often a controller was right to speculate or not, beside the error of replay's predicted seconds.
 
@@ -12,8 +12,8 @@ Leaves ``DIR/menu.json``, ``break-even.png`` and ``latency.png``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +22,8 @@ import numpy as np
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 
-from agents.agreement import agreements
+from agents.agreement import ScriptedController, agreements
+from agents.evaluation import serve
 from agents.menu_answers import BreakEven, Choices, Latency
 from agents.pieces import Piece, read_pieces
 from agents.report.drawing import save_png
@@ -33,9 +34,9 @@ from envs.workload import Stream
 from runtime.core import GAMMAS
 from runtime.errors import UserError
 from runtime.files import write_json, written_whole
-from runtime.profile import CostModel
+from runtime.session import DecodeSession
 
-MENU_SCHEMA = 1
+MENU_SCHEMA = 2
 FIXED = tuple(f"fixed:{gamma}" for gamma in GAMMAS)
 PLAIN = "plain_reuse"
 REAL = 1e-9
@@ -57,14 +58,25 @@ def round_seconds(pieces: Mapping[str, Sequence[Piece]]) -> dict[int, float]:
     return dict(zip(kinds, map(float, found), strict=True))
 
 
-def break_evens(measured_s: Mapping[int, float], costs: CostModel, draft: int) -> list[BreakEven]:
-    """Where each length breaks even, predicted and measured."""
-    plain_s = costs.plain_s(costs.profile.reference_context)
-    found = []
-    for gamma, ratio in zip(GAMMAS, costs.verify_ratios(GAMMAS), strict=True):
-        predicted = float(ratio) + gamma * costs.draft_s(draft, 1) / plain_s
-        found.append(BreakEven(gamma, _solve(predicted, gamma), _solve(measured_s[gamma] / measured_s[0], gamma)))
-    return found
+def break_evens(predicted_s: Mapping[int, float], measured_s: Mapping[int, float]) -> list[BreakEven]:
+    """Where each length breaks even by the seconds of its rounds, on replay and on the device."""
+    return [
+        BreakEven(gamma, *(_solve(seconds[gamma] / seconds[0], gamma) for seconds in (predicted_s, measured_s)))
+        for gamma in GAMMAS
+    ]
+
+
+def on_replay(
+    pieces: Mapping[str, Sequence[Piece]], streams: Sequence[Stream], make_session: Callable[[], DecodeSession]
+) -> dict[str, list[Piece]]:
+    """The same decisions of the compared actions on the virtual clock: what replay says they take."""
+    return {
+        name: [
+            replace(piece, result=serve(ScriptedController(name, piece.decisions), stream, make_session(), name)[0])
+            for piece, stream in zip(pieces[name], streams, strict=True)
+        ]
+        for name in (PLAIN, *FIXED)
+    }
 
 
 def _solve(cost: float, gamma: int) -> float:
@@ -140,11 +152,12 @@ def run_menu(config: DictConfig) -> Path:
     pieces = {name: served[:count] for name, served in pieces.items()}
     streams = setting.heldout.streams(HELDOUT_SEED + config.seed, count)
     measured_s = round_seconds(pieces)
-    evens = break_evens(measured_s, setting.costs, 0)
+    predicted_s = round_seconds(on_replay(pieces, streams, setting.heldout.session))
+    evens = break_evens(predicted_s, measured_s)
     waits = latencies(pieces, streams)
     spread = repeat_spread(pieces, [PLAIN, "rakv_asd", "policy"] if "policy" in pieces else [PLAIN, "rakv_asd"])
-    predicted_s = {each.controller: each.replay_s for each in agreements(pieces, streams, setting.heldout.session)}
-    judged = [choices(name, pieces, predicted_s, spread) for name in ("rakv_asd", "policy") if name in pieces]
+    whole_s = {each.controller: each.replay_s for each in agreements(pieces, streams, setting.heldout.session)}
+    judged = [choices(name, pieces, whole_s, spread) for name in ("rakv_asd", "policy") if name in pieces]
     out = Path(to_absolute_path(config.out))
     for name, figure in (("break-even", break_even_chart(evens)), ("latency", latency_chart(waits))):
         with written_whole(out / f"{name}.png") as aside:
@@ -158,6 +171,7 @@ def run_menu(config: DictConfig) -> Path:
             "streams": count,
             "timed_runs": sum(wait.requests for wait in waits),
             "round_s": {str(gamma): seconds for gamma, seconds in measured_s.items()},
+            "predicted_round_s": {str(gamma): seconds for gamma, seconds in predicted_s.items()},
             "break_even": [asdict(each) for each in evens],
             "latency": [asdict(each) for each in waits],
             "choices": [asdict(each) for each in judged],

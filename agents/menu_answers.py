@@ -11,8 +11,8 @@ class BreakEven:
 
     Attributes:
         gamma: Draft length.
-        predicted: From the profile.
-        measured: From the rounds that were run.
+        predicted: By replay of the rounds that were run, catch-up included.
+        measured: By the device's seconds of the same rounds.
     """
 
     gamma: int

@@ -68,9 +68,11 @@ def run(config: DictConfig, folder: Path, found: Found | None = None) -> None:
         progress=config.progress,
     )
     say_resumed(found, training)
-    learned = learn(training, None if found is None else found.checkpoint)
-    if isinstance(train_world, LiveWorld):
-        train_world.close()
+    try:
+        learned = learn(training, None if found is None else found.checkpoint)
+    finally:
+        if isinstance(train_world, LiveWorld):
+            train_world.close()
     bundle = export(config, setting, settings, learned, folder)
     point_latest(folder)
     models = judge(config, setting, bundle, models, folder)
@@ -132,6 +134,7 @@ def fingerprints(config: DictConfig, setting: Setting) -> dict[str, str]:
     return {
         "target": setting.zoo.target.fingerprint,
         **{f"draft {draft.name}": draft.sha256 for draft in setting.zoo.drafts if draft.file},
+        "topic predictor": sha256_file(setting.zoo.folder / setting.zoo.topic),
         "traces": sha256_file(setting.zoo.folder / config.zoo.traces.train),
         "profile": hashlib.sha256(profile.encode()).hexdigest(),
     }

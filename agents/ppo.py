@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,9 +23,7 @@ from runtime.threads import usable_threads
 Learner: TypeAlias = MaskablePPO | PPO | RecurrentPPO | BranchingDQN
 
 
-def build_learner(
-    settings: AgentSettings, vec_env: VecEnv, table: RoundTable, tensorboard: Path | None, seed: int
-) -> Learner:
+def build_learner(settings: AgentSettings, vec_env: VecEnv, table: RoundTable, seed: int) -> Learner:
     """A fresh learner on the CPU (a small network is faster there, and the decode device stays free).
 
     Raises:
@@ -36,7 +33,6 @@ def build_learner(
         "env": vec_env,
         "learning_rate": Schedule(settings.schedule, settings.learning_rate),
         "gamma": settings.gamma,
-        "tensorboard_log": str(tensorboard) if tensorboard else None,
         "seed": seed,
         "device": "cpu",
         "policy_kwargs": policy_arguments(settings, table),

@@ -16,6 +16,7 @@ from agents.devices import built_device
 from agents.groups import judged_workload, near, settings_of, workload_config
 from agents.limits import ABSENT, outside_limits, value_at
 from agents.paths import project_path
+from envs.fleet import fleet_plan
 from envs.traces import TraceSet
 from envs.workload import Workload
 from runtime.core import BLOCK_TOKENS
@@ -151,6 +152,21 @@ def _no_live_fleet(env: str, device: DictConfig) -> Iterator[str]:
         yield "device.fleet: expected null with env=live (there is one real device), got a fleet: use `env=replay`"
 
 
+def _fleet(device: DictConfig) -> Iterator[str]:
+    given = device.get("fleet")
+    if given is not None:
+        fleet_plan(cast(dict[str, Any], OmegaConf.to_container(given)) if isinstance(given, DictConfig) else {})
+    yield from ()
+
+
+def _batched_disk(batched: bool, disk_tokens: float) -> Iterator[str]:
+    if batched and disk_tokens:
+        yield (
+            f"env.disk_kv_tokens: expected 0 with env.batched=true, got {disk_tokens}: say `env.disk_kv_tokens=0` or "
+            "`env.batched=false`"
+        )
+
+
 def _kinds_of_env(env: str, suite_env: str) -> Iterator[str]:
     for key, value in (("env.name", env), ("suite.env", suite_env)):
         if value not in (LIVE, "replay"):
@@ -283,6 +299,8 @@ RULES = (
     Rule(("env.name", "env.n_envs"), _one_live_environment),
     Rule(("env.name", "env.batched"), _nothing_batched),
     Rule(("env.name", "device"), _no_live_fleet),
+    Rule(("device",), _fleet),
+    Rule(("env.batched", "env.disk_kv_tokens"), _batched_disk),
     Rule(("env.name", "suite.env", "device"), _real_device),
     Rule(("suite.env", "suite.judged_device"), _judged_here),
     Rule(("device",), _one_origin),

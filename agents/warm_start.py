@@ -25,6 +25,9 @@ from envs.world import ReplayWorld
 from runtime.bundle import BUNDLE_MANIFEST, POLICY, read_bundle
 from runtime.errors import UserError
 
+BUNDLE_COUNT = 100_000
+"""Observations that a bundle's statistics count for: it does not say how many stand behind them."""
+
 LOGGER = logging.getLogger(__name__)
 TEACHERS = ("heuristic", "oracle")
 ALIASES = ("pi_features_extractor.", "vf_features_extractor.")
@@ -121,6 +124,8 @@ def load_weights(policy: Any, weights: Weights, source: str = "these weights") -
     with torch.no_grad():
         for name, value in found.items():
             own[name].copy_(value)
+        if policy.features_extractor.running and STATISTICS[2] in own and STATISTICS[2] not in found:
+            own[STATISTICS[2]].fill_(BUNDLE_COUNT)
     if not any(name.startswith(VALUE_SIDE) for name in found):
         LOGGER.info("warm start: %s holds no value network, it starts anew", source)
 

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit status: 1 if the figures differ."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=4, help="seeds to train")
-    parser.add_argument("--out", type=Path, default=Path("cluster.json"), help="JSON file of the results")
+    parser.add_argument("--out", type=Path, default=Path("outputs/bench-cluster.json"), help="JSON file of the results")
     options, overrides = parser.parse_known_args(arguments)
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     try:

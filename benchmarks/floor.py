@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from agents.pipeline import live_world, open_target
 from agents.setup import prepare
 from benchmarks.random_controller import RandomController
 from benchmarks.worst_controller import WorstController
@@ -33,7 +34,6 @@ from runtime.control.static import plain_controller
 from runtime.device import device_name
 from runtime.errors import UserError
 from runtime.files import write_json
-from runtime.live import open_models
 
 SCHEMA = 1
 SEED = 40_000
@@ -125,9 +125,7 @@ def open_live() -> LiveWorld:
     with initialize_config_dir(str(Path(__file__).resolve().parents[1] / "conf"), version_base=None):
         config = compose("config")
     setting = prepare(config)
-    models = open_models(setting.zoo, config.zoo.target, threads=config.device.threads or 0)
-    heldout = setting.heldout
-    return LiveWorld(models, setting.costs, heldout.config, config.env.kv_reserve_tokens, heldout.generator)
+    return live_world(config, setting, open_target(config, setting), "heldout")
 
 
 def describe(name: str, side: Side, plain: Side) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def learning_piece(learner: Any, size: Size) -> Piece:
 
 def our_learner(setting: Setting, settings: AgentSettings, envs: BatchedReplay) -> Any:
     """The configuration's agent; every update makes all its passes."""
-    return build_learner(dataclasses.replace(settings, target_kl=None), envs, round_table(setting), None, 0)
+    return build_learner(dataclasses.replace(settings, target_kl=None), envs, round_table(setting), 0)
 
 
 def cartpole_learner(settings: AgentSettings, size: Size) -> PPO:

@@ -162,8 +162,8 @@ def on_another_device(world: ReplayWorld, factors: Factors, name: str) -> Replay
     return other
 
 
-def fleet_of(world: ReplayWorld, settings: Mapping[str, Any]) -> Fleet:
-    """The fleet around a world that ``device.fleet`` describes, see ``conf/device/fleet.yaml``.
+def fleet_plan(settings: Mapping[str, Any]) -> tuple[FleetRanges, int, int]:
+    """Ranges, number and seed of the devices that ``device.fleet`` describes, see ``conf/device/fleet.yaml``.
 
     Raises:
         UserError: If a key is missing, unknown or of the wrong kind.
@@ -174,12 +174,20 @@ def fleet_of(world: ReplayWorld, settings: Mapping[str, Any]) -> Fleet:
             f"device.fleet: expected the keys {', '.join(sorted(expected))}, got {', '.join(sorted(settings))}; see "
             "conf/device/fleet.yaml"
         )
-    ranges = {name: settings[name] for name in sorted(expected - {"count", "seed"})}
     count, seed = settings["count"], settings["seed"]
     for name, value in (("count", count), ("seed", seed)):
         if type(value) is not int or value < 0:
             raise UserError(f"device.fleet.{name}: expected a whole number, at least 0, got {value!r}")
     try:
-        return make_fleet([world], FleetRanges(**ranges), count, seed)
+        return FleetRanges(**{name: settings[name] for name in sorted(expected - {"count", "seed"})}), count, seed
     except TypeError as error:
         raise UserError(f"device.fleet: expected two factors for every kind of cost ({error})") from None
+
+
+def fleet_of(world: ReplayWorld, settings: Mapping[str, Any]) -> Fleet:
+    """The fleet around a world that ``device.fleet`` describes.
+
+    Raises:
+        UserError: As ``fleet_plan``.
+    """
+    return make_fleet([world], *fleet_plan(settings))

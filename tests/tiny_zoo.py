@@ -141,7 +141,7 @@ def write_untrained_bundle(tiny: TinyZoo) -> None:
     config = tiny.config("agent.widths=[8]", "agent.n_steps=16", "agent.batch_size=16", "agent.token_price=1")
     setting = prepare(config)
     vec_env = DummyVecEnv([setting.train.env])
-    learner = build_learner(agent_settings(config), vec_env, round_table(setting), None, 0)
+    learner = build_learner(agent_settings(config), vec_env, round_table(setting), 0)
     vec_env.close()
     tiny.bundle.parent.mkdir()
     export(config, setting, agent_settings(config), Learned(learner, ()), tiny.bundle.parent)

@@ -36,6 +36,7 @@ class CheckpointCallback(BaseCallback):
         self._every, self._patience = every, patience
         self._last: int | None = None
         self._logged = -1
+        self._stopped = False
 
     def resume_from(self, decisions: int) -> None:
         """There is a checkpoint of this moment."""
@@ -43,7 +44,7 @@ class CheckpointCallback(BaseCallback):
 
     def _on_rollout_start(self) -> None:
         last, now = self._last, self.num_timesteps
-        stops = self._standing.exhausted(self._patience)
+        stops = self._stopped = self._standing.exhausted(self._patience)
         if last is None or (now > last and (stops or not self._every or now // self._every > last // self._every)):
             self._write()
         elif self._due_log(now):
@@ -56,8 +57,7 @@ class CheckpointCallback(BaseCallback):
         return True
 
     def _on_training_end(self) -> None:
-        ends_between = not self._standing.exhausted(self._patience)
-        if ends_between and self._last != self.num_timesteps:
+        if not self._stopped and self._last != self.num_timesteps:
             self._write()
 
     def _log(self) -> None:

@@ -66,9 +66,9 @@ def refuse_changes(kept: Any, now: DictConfig, path: Path) -> None:
     """
     before, after = dict(flattened(OmegaConf.to_container(kept))), dict(flattened(OmegaConf.to_container(now)))
     changed = [
-        f"{key} was {value!r}, now {after.get(key)!r}"
+        f"{key} was {value!r}, now {after.get(key, 'something else')!r}"
         for key, value in before.items()
-        if after.get(key) != value and not any(f"{key}.".startswith(f"{free}.") for free in FREE)
+        if (key not in after or after[key] != value) and not any(f"{key}.".startswith(f"{free}.") for free in FREE)
     ]
     if changed:
         raise UserError(

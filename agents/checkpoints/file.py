@@ -50,7 +50,7 @@ class Checkpoint:
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, aside first; an interruption at any moment leaves what was there before."""
     tree, arrays = pack(checkpoint.state)
-    about = json.dumps({"schema": SCHEMA, **{**vars(checkpoint), "state": tree}})
+    about = json.dumps({"schema": SCHEMA, **vars(checkpoint), "config": pack(checkpoint.config)[0], "state": tree})
     data = save(arrays, {ABOUT: about, HASH: _digest(about, arrays)})
     with written_whole(path) as aside, aside.open("wb") as file:
         file.write(data)
@@ -79,7 +79,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise UserError(f"{path}: expected a checkpoint of schema {SCHEMA}, got {schema}: use the code that wrote it")
     if kept != _digest(about, arrays):
         raise UserError(f"{path} was changed after it was written (hash differs): resume from an earlier one")
-    return Checkpoint(**{**values, "state": unpack(values["state"], arrays)})
+    config = unpack(values["config"], {})  # keys that are numbers stay numbers
+    return Checkpoint(**{**values, "config": config, "state": unpack(values["state"], arrays)})
 
 
 def _digest(about: str, arrays: Arrays) -> str:

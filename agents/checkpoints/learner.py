@@ -1,4 +1,4 @@
-"""The learner's part of a checkpoint: weights, optimiser, normalisation, counters, and what the last step left.
+"""The learner's part of a checkpoint: weights (statistics of normalisation among them), optimiser, counters, last step.
 
 stable-baselines3's own file holds the weights and the optimiser; what follows the last observation is lost there. This
 tree is whole at the end of a rollout and its update, when the rollout's buffer is empty.
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.vec_env import VecNormalize
 
 CARRIED = (
     "num_timesteps",
@@ -23,14 +22,11 @@ CARRIED = (
     "exploration_rate",
     "_last_obs",
     "_last_episode_starts",
-    "_last_original_obs",
     "_last_lstm_states",
 )
 """Attributes of stable-baselines3's algorithms that outlive a rollout; an algorithm has some of them."""
 WINDOWS = ("ep_info_buffer", "ep_success_buffer")
 """Statistics of the last episodes."""
-AVERAGES = ("obs_rms", "ret_rms")
-"""Running statistics of ``VecNormalize``."""
 
 
 def learner_state(learner: BaseAlgorithm) -> dict[str, Any]:
@@ -40,7 +36,6 @@ def learner_state(learner: BaseAlgorithm) -> dict[str, Any]:
         "attributes": {name: getattr(learner, name) for name in CARRIED if hasattr(learner, name)},
         "windows": {name: list(getattr(learner, name) or ()) for name in WINDOWS},
         "action_space": learner.action_space.np_random.bit_generator.state,
-        "normalisation": normalisation_state(learner),
         "replay": _replay_state(learner),
     }
 
@@ -53,44 +48,18 @@ def restore_learner(learner: BaseAlgorithm, state: Mapping[str, Any]) -> None:
     for name, window in state["windows"].items():
         setattr(learner, name, deque(window, maxlen=learner._stats_window_size))
     learner.action_space.np_random.bit_generator.state = state["action_space"]
-    restore_normalisation(learner, state["normalisation"])
     _restore_replay(learner, state["replay"])
 
 
 def weights(learner: BaseAlgorithm) -> dict[str, Any]:
     """A copy of what decides: the policy's weights and the statistics of its observations."""
     copied = {name: value.detach().clone() for name, value in learner.policy.state_dict().items()}
-    return {"policy": copied, "normalisation": normalisation_state(learner)}
+    return {"policy": copied}
 
 
 def restore_weights(learner: BaseAlgorithm, state: Mapping[str, Any]) -> None:
     """Put such weights into the learner."""
     learner.policy.load_state_dict(dict(state["policy"]))
-    restore_normalisation(learner, state["normalisation"])
-
-
-def normalisation_state(learner: BaseAlgorithm) -> dict[str, Any] | None:
-    """Statistics of ``VecNormalize``, copied; None without it (statistics inside the policy are among its weights)."""
-    normalise = learner.get_vec_normalize_env()
-    if normalise is None:
-        return None
-    averages = {
-        name: {key: np.array(value) for key, value in vars(getattr(normalise, name)).items()}
-        for name in AVERAGES
-        if hasattr(normalise, name)
-    }
-    return {"averages": averages, "returns": np.array(normalise.returns)}
-
-
-def restore_normalisation(learner: BaseAlgorithm, state: Mapping[str, Any] | None) -> None:
-    """Put such statistics back."""
-    normalise: VecNormalize | None = learner.get_vec_normalize_env()
-    if state is None or normalise is None:
-        return
-    for name, values in state["averages"].items():
-        for key, value in values.items():
-            setattr(getattr(normalise, name), key, value if value.ndim else value.item())
-    normalise.returns = state["returns"]
 
 
 def _shaped_like(now: Any, value: Any) -> Any:

@@ -81,9 +81,7 @@ def go_on(training: Training, learner: Learner, envs: TrainingEnvs, checkpoint: 
 def _refuse_another_course(envs: TrainingEnvs, learner: Any) -> None:
     """Environments that took the same decisions must see what was seen before."""
     buffered: Any = getattr(envs, "buf_obs", None)
-    normalised = learner.get_vec_normalize_env() is not None
-    seen = learner._last_original_obs if normalised else learner._last_obs
-    if buffered is not None and not np.array_equal(buffered[None], seen):
+    if buffered is not None and not np.array_equal(buffered[None], learner._last_obs):
         raise ValueError("the environments came to another state by the same decisions")
 
 

@@ -16,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 
+from agents.cluster.overrides import config_dirs
 from agents.cluster.pool import run_jobs
 from agents.cluster.spread import over_the_cluster
 from agents.cluster.status import FAILED, print_statuses
@@ -24,12 +25,12 @@ from agents.evaluate import evaluate_bundle
 from runtime.errors import UserError
 
 
-def evaluate_on_cluster(config: DictConfig, overrides: Sequence[str]) -> bool:
+def evaluate_on_cluster(config: DictConfig, options: Sequence[str]) -> bool:
     """Run the suite of a configuration.
 
     Args:
         config: As composed from ``conf/evaluate.yaml``.
-        overrides: Those it was composed with; a live suite is run by them on its node.
+        options: What it was composed with, overrides and ``--config-dir``; a live suite is run by them on its node.
 
     Returns:
         Whether it was done.
@@ -43,7 +44,7 @@ def evaluate_on_cluster(config: DictConfig, overrides: Sequence[str]) -> bool:
         return True
     out = Path(to_absolute_path(config.out))
     name = f"suite {config.suite.name}, live"
-    job = Job(name, out, ("-m", "agents.evaluate", *overrides), cwd=Path.cwd(), live=True)
+    job = Job(name, out, ("-m", "agents.evaluate", *options), cwd=Path.cwd(), live=True)
     statuses = run_jobs([job])
     print_statuses(statuses)
     return all(status.state != FAILED for status in statuses)
@@ -53,7 +54,9 @@ def evaluate_on_cluster(config: DictConfig, overrides: Sequence[str]) -> bool:
 def main(config: DictConfig) -> None:
     """Compose the configuration and run it."""
     try:
-        if not evaluate_on_cluster(config, HydraConfig.get().overrides.task):
+        hydra_config = HydraConfig.get()
+        options = [*config_dirs(hydra_config.runtime.config_sources), *hydra_config.overrides.task]
+        if not evaluate_on_cluster(config, options):
             sys.exit(1)
     except UserError as error:
         sys.exit(f"cluster.evaluate: {error}")

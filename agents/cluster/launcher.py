@@ -21,7 +21,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from agents.cluster.overrides import is_live, names, quoted
+from agents.cluster.overrides import config_dirs, is_live, names, quoted
 from agents.cluster.pool import run_jobs
 from agents.cluster.profiles import SharedProfiles
 from agents.cluster.status import DONE, FAILED, Status, print_statuses, summary
@@ -110,10 +110,8 @@ class RayLauncher(Launcher):
     def _program(self, config: DictConfig) -> list[str]:
         """The script, and where its configuration is."""
         sources: Sequence[Mapping[str, Any]] = config.hydra.runtime.config_sources
-        folders = [str(source["path"]) for source in sources if source["provider"] == "command-line"]
-        options = [option for folder in folders for option in ("--config-dir", folder)]
         name = ["--config-name", str(config.hydra.job.config_name)] if config.hydra.job.config_name else []
-        return [str(Path(sys.argv[0]).absolute()), *name, *options]
+        return [str(Path(sys.argv[0]).absolute()), *name, *config_dirs(sources)]
 
     def _hydra_overrides(self) -> list[str]:
         return [each for each in self._config.hydra.overrides.hydra if not each.lstrip("+~").startswith(OURS)]

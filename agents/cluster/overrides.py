@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.utils import filter_overrides
 from omegaconf import DictConfig, OmegaConf
@@ -25,7 +26,8 @@ def is_live(config: DictConfig, number: int) -> bool:
             f"{config.env.n_envs}: say `env.n_envs=1`"
         )
     tries = bool(config.get("live_check")) and not config.get("dry_run")
-    return live or tries or (OmegaConf.select(config, "suite.env") == "live" and "agent" not in config)
+    judges = OmegaConf.select(config, "suite.env") == "live" and not config.get("dry_run")
+    return live or tries or judges
 
 
 def names(job_overrides: Sequence[Sequence[str]]) -> list[str]:
@@ -35,6 +37,12 @@ def names(job_overrides: Sequence[Sequence[str]]) -> list[str]:
         " ".join(each for each in filter_overrides(overrides) if each not in common or len(job_overrides) == 1)
         for overrides in job_overrides
     ]
+
+
+def config_dirs(sources: Sequence[Mapping[str, Any]]) -> list[str]:
+    """``--config-dir`` options of a command line, from Hydra's list of where a configuration comes from."""
+    given = [str(source["path"]) for source in sources if source["provider"] == "command-line"]
+    return [option for folder in given for option in ("--config-dir", folder)]
 
 
 def quoted(path: Path) -> str:

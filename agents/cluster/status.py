@@ -44,11 +44,6 @@ class Status:
     retries: int = 0
     speedup: float | None = None
 
-    @property
-    def ended(self) -> bool:
-        """Whether nothing will happen to the job any more."""
-        return self.state in (DONE, FAILED, STOPPED)
-
     def save(self, folder: Path) -> None:
         """Write ``status.json`` into the job's folder, aside first."""
         write_json(folder / STATUS, {"schema": STATUS_SCHEMA, **asdict(self)})

@@ -162,11 +162,13 @@ def serve(
         service = service_over(served, config, worker, metrics, info)
         server = Server(create_app(service), config, worker.drain)
         started(server)
-        listener.listen(2048)
+        try:
+            listener.listen(2048)
+        except OSError as error:
+            where = f"{config.host} port {config.port}"
+            raise UserError(f"cannot listen on {where} ({error}): choose another --port") from None
         ready(url_of(listener))
         server.run([listener])
-    except OSError as error:
-        raise UserError(f"cannot listen on {config.host} port {config.port} ({error}): choose another --port") from None
     finally:
         listener.close()
         ended = not worker.started or worker.stop(JOIN_S)

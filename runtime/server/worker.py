@@ -40,6 +40,7 @@ class Worker:
     def __init__(self, open_: Opener, metrics: Metrics, places: int) -> None:
         self._open, self._metrics = open_, metrics
         self.room: WaitingRoom[Job] = WaitingRoom(places)
+        metrics.waiting.set_function(lambda: len(self.room))
         self._running: Job | None = None
         self._closing, self._stopping = threading.Event(), threading.Event()
         self._opened = threading.Event()
@@ -152,7 +153,6 @@ class Worker:
     def _serve(self, driver: Driver) -> None:
         while True:
             job = self.room.take(IDLE_S)
-            self._metrics.waiting.set(len(self.room))
             if job is None:
                 if self._closing.is_set():
                     return

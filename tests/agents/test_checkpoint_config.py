@@ -15,7 +15,7 @@ from agents.checkpoints.folder import CheckpointFolder
 from runtime.errors import UserError
 from tests.tiny_zoo import composed
 
-BEGUN = ("agent.learning_rate=0.5", "agent=ppo", "seed=7", "workload.requests=3")
+BEGUN = ("device=laptop-gpu", "agent.learning_rate=0.5", "agent=ppo", "seed=7", "workload.requests=3")
 """How the run was begun."""
 
 

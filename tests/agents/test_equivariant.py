@@ -44,7 +44,7 @@ def table_of(n: int, order: list[int] | None = None) -> RoundTable:
 
 def learner_of(n: int, order: list[int] | None = None, **changes: Any) -> Any:
     chosen = make_settings(**{"network": "equivariant", **changes})
-    return build_learner(chosen, DummyVecEnv([lambda: SizedEnv(n)]), table_of(n, order), None, 0)
+    return build_learner(chosen, DummyVecEnv([lambda: SizedEnv(n)]), table_of(n, order), 0)
 
 
 def observations_of(n: int, count: int, seed: int) -> torch.Tensor:

@@ -35,7 +35,7 @@ def world() -> ReplayWorld:
 
 
 def learner_of(world: ReplayWorld, table: RoundTable, **changes: Any) -> Any:
-    return build_learner(make_settings(**changes), DummyVecEnv([world.env]), table, None, 0)
+    return build_learner(make_settings(**changes), DummyVecEnv([world.env]), table, 0)
 
 
 def test_a_plain_network_learns_to_decide_as_a_heuristic(world: ReplayWorld) -> None:
@@ -78,7 +78,7 @@ def test_warm_start_imitates_whom_it_is_told(
 ) -> None:
     table = make_table()
     settings = make_settings(algorithm, warm_start="oracle", imitation_streams=6, imitation_epochs=4)
-    learner: Any = build_learner(settings, DummyVecEnv([world.env]), table, None, 0)
+    learner: Any = build_learner(settings, DummyVecEnv([world.env]), table, 0)
     shown = demonstrate(lambda stream: OracleTeacher(world, stream), world.session, CODEC, world.streams(9, 3))
     before = agreement(learner.policy, shown)
     with caplog.at_level(logging.INFO):

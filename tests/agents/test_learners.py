@@ -121,7 +121,7 @@ def test_q_learning_finds_what_pays() -> None:
         "branching_dqn", residual=False, total_timesteps=600, n_steps=4, n_epochs=4, batch_size=64, gamma=0.0,
         learning_starts=50, explore_start=1.0, learning_rate=3e-3, target_every=50, schedule="constant",
     )  # fmt: skip
-    learner = build_learner(settings, DummyVecEnv([BonusEnv]), make_table(), None, 0)
+    learner = build_learner(settings, DummyVecEnv([BonusEnv]), make_table(), 0)
     learner.learn(600)
     rng, right, asked = np.random.default_rng(5), 0, 0
     for _ in range(100):
@@ -155,7 +155,7 @@ def test_the_best_legal_decision_has_the_value_of_the_state() -> None:
 def test_exploration_never_leaves_what_is_legal_and_masks_stay_with_their_observation() -> None:
     learner: Any = build_learner(
         make_settings("branching_dqn", explore_start=1.0, explore_end=1.0), DummyVecEnv([BonusEnv] * 2), make_table(),
-        None, 0,
+        0,
     )  # fmt: skip
     learner.learn(64)
     buffer = learner.replay_buffer
@@ -169,7 +169,7 @@ def test_exploration_never_leaves_what_is_legal_and_masks_stay_with_their_observ
 
 def test_the_target_network_waits() -> None:
     learner = build_learner(
-        make_settings("branching_dqn", target_every=10_000), DummyVecEnv([RandomEnv]), make_table(), None, 0
+        make_settings("branching_dqn", target_every=10_000), DummyVecEnv([RandomEnv]), make_table(), 0
     )
     assert isinstance(learner, BranchingDQN)
     learner.learn(64)

@@ -11,7 +11,7 @@ from agents.menu import break_evens, choices, latencies, repeat_spread, round_se
 from agents.pieces import Piece, read_pieces
 from runtime.core import GAMMAS, PLAIN, Decision
 from runtime.errors import UserError
-from tests.factories import make_costs, make_world
+from tests.factories import make_world
 
 ROUND_S = {0: 0.1, 1: 0.15, 2: 0.2, 4: 0.3, 8: 0.5}
 TTFT_S = 1.0
@@ -43,11 +43,11 @@ def test_round_seconds_are_told_apart() -> None:
 
 
 def test_break_even_is_where_tokens_pay_for_the_round() -> None:
-    evens = break_evens({0: 0.1, 1: 0.15, 2: 0.1 * (1 + 0.5 + 0.25), 4: 0.1, 8: 1.0}, make_costs(), 0)
+    measured_s = {0: 0.1, 1: 0.15, 2: 0.1 * (1 + 0.5 + 0.25), 4: 0.1, 8: 1.0}
+    evens = break_evens({0: 0.2, 1: 0.24, 2: 0.2, 4: 0.2, 8: 0.2}, measured_s)
     assert [even.gamma for even in evens] == list(GAMMAS)
     assert [evens[0].measured, evens[1].measured, evens[2].measured] == pytest.approx([0.5, 0.5, 0.0])
     assert evens[3].measured > 1.0  # ten plain steps for nine tokens: never
-    # Profile: plain 0.1 s, verify 0.1 + 0.01 a guess, guess 0.01 s: one guess costs 1.2 steps.
     assert evens[0].predicted == pytest.approx(0.2)
 
 

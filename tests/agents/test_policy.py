@@ -88,7 +88,7 @@ def make_settings(algorithm: str = "maskable_ppo", residual: bool = True, **chan
 def make_learner(algorithm: str = "maskable_ppo", residual: bool = True, **changes: Any) -> Any:
     """A ``Learner``; what tests look into differs by algorithm."""
     settings = make_settings(algorithm, residual, **changes)
-    return build_learner(settings, DummyVecEnv([RandomEnv]), make_table(), None, 0)
+    return build_learner(settings, DummyVecEnv([RandomEnv]), make_table(), 0)
 
 
 def disturb(learner: Learner, seed: int = 0) -> None:

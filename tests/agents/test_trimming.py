@@ -70,7 +70,7 @@ def test_every_dimension_keeps_a_legal_value(seed: int, actions: str, gamma: int
 @pytest.mark.parametrize("algorithm", ["maskable_ppo", "ppo", "branching_dqn"])
 def test_a_trained_policy_stays_within_its_set(algorithm: str) -> None:
     settings = make_settings(algorithm, actions="drafts", fixed_gamma=2, fixed_stop=1)
-    learner = build_learner(settings, DummyVecEnv([RandomEnv]), make_table(), None, 0)
+    learner = build_learner(settings, DummyVecEnv([RandomEnv]), make_table(), 0)
     learner.learn(64)
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -83,7 +83,7 @@ def test_a_trained_policy_stays_within_its_set(algorithm: str) -> None:
 
 def test_training_draws_only_from_the_set() -> None:
     settings = make_settings(actions="lengths", fixed_draft="math")
-    learner: Any = build_learner(settings, DummyVecEnv([make_world().env]), make_table(), None, 0)
+    learner: Any = build_learner(settings, DummyVecEnv([make_world().env]), make_table(), 0)
     learner.learn(64)
     drawn = learner.rollout_buffer.actions.reshape(-1, 5)
     chosen = drawn[:, 0][drawn[:, 0] > 0]
@@ -93,7 +93,7 @@ def test_training_draws_only_from_the_set() -> None:
 
 def test_one_draft_has_to_be_named() -> None:
     with pytest.raises(UserError, match=r"expected one of code, math, lookup, got None.*zoo\.drafts=\[code\]"):
-        build_learner(make_settings(actions="lengths"), DummyVecEnv([RandomEnv]), make_table(), None, 0)
+        build_learner(make_settings(actions="lengths"), DummyVecEnv([RandomEnv]), make_table(), 0)
 
 
 def test_wrong_values_are_refused() -> None:

@@ -126,7 +126,7 @@ def test_validation_leaves_the_learner_as_it_was(tmp_path: Path, normalise: str)
     training = tiny_training(tmp_path, f"++agent.normalise={normalise}")
     world = training.world
     vec_env, envs = build_envs(training.make_env, (world,), 2, False, 0)
-    learner = build_learner(training.settings, vec_env, training.table, None, 0)
+    learner = build_learner(training.settings, vec_env, training.table, 0)
     learner.learn(32)
     callback = ValidationCallback(Judge(world, 1, 0), ActionCodec(len(NAMES)), Standing(), 64)
     callback.init_callback(learner)
