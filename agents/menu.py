@@ -19,6 +19,7 @@ from pathlib import Path
 
 import hydra
 import numpy as np
+import numpy.typing as npt
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 
@@ -37,25 +38,49 @@ from runtime.files import write_json, written_whole
 from runtime.session import DecodeSession
 
 MENU_SCHEMA = 2
+Floats = npt.NDArray[np.float64]
 FIXED = tuple(f"fixed:{gamma}" for gamma in GAMMAS)
 PLAIN = "plain_reuse"
 REAL = 1e-9
 """An imaginary part below this is rounding."""
+PASSES, LEAST_DEVIATION_S = 50, 1e-4
+"""Of the fit of round times: passes, and the deviation below which a request is not weighted up any more."""
 LONG_PROMPT = 200
 """Prompts of at least so many tokens are long."""
 
 
-def round_seconds(pieces: Mapping[str, Sequence[Piece]]) -> dict[int, float]:
-    """Seconds of a round by guesses allowed (0 = plain), least squares over all streams of the fixed lengths."""
+def round_seconds(pieces: Mapping[str, Sequence[Piece]], streams: Sequence[Stream]) -> dict[int, float]:
+    """Seconds of a round by guesses allowed (0 = plain): least absolute deviations over requests of the fixed lengths.
+
+    Two things besides rounds take time behind the first token, and have a term of their own: a draft absorbs the prompt
+    before its first guess (a line over prompt tokens), and the text's KV is copied out at the end (once a request).
+    """
     kinds = (0, *GAMMAS)
-    counts, seconds = [], []
+    rows, seconds = [], []
     for name in (PLAIN, *FIXED):
-        for piece in pieces[name]:
-            decode = [d for request in piece.decisions for d in request[1:-1]]
-            counts.append([sum((d.gamma if d.draft is not None else 0) == kind for d in decode) for kind in kinds])
-            seconds.append(sum(piece.result.request_s) - sum(piece.result.ttft_s))
-    found = np.linalg.lstsq(np.array(counts, dtype=np.float64), np.array(seconds), rcond=None)[0]
-    return dict(zip(kinds, map(float, found), strict=True))
+        for piece, stream in zip(pieces[name], streams, strict=False):
+            for number, (decisions, item) in enumerate(zip(piece.decisions, stream, strict=True)):
+                lengths = [d.gamma if d.draft is not None else 0 for d in decisions[1:-1]]
+                absorbed = len(item.request.prompt_ids) if any(lengths) else 0
+                rows.append([*(lengths.count(kind) for kind in kinds), absorbed, absorbed > 0, 1])
+                seconds.append(piece.result.request_s[number] - piece.result.ttft_s[number])
+    found = _least_deviations(np.array(rows, dtype=np.float64), np.array(seconds))
+    return dict(zip(kinds, map(float, found), strict=False))
+
+
+def _least_deviations(rows: Floats, values: Floats) -> Floats:
+    """Coefficients with the least sum of absolute deviations: a request that something disturbed hardly counts.
+
+    Source: Schlossmacher 1973, "An iterative technique for absolute deviations curve fitting": least squares, weighted
+    by the inverse of the last deviations.
+    """
+    weights = np.ones(len(values))
+    found: Floats = np.zeros(rows.shape[1])
+    for _ in range(PASSES):
+        root = np.sqrt(weights)
+        found = np.linalg.lstsq(rows * root[:, None], values * root, rcond=None)[0]
+        weights = 1.0 / np.maximum(np.abs(values - rows @ found), LEAST_DEVIATION_S)
+    return found
 
 
 def break_evens(predicted_s: Mapping[int, float], measured_s: Mapping[int, float]) -> list[BreakEven]:
@@ -151,8 +176,8 @@ def run_menu(config: DictConfig) -> Path:
     count = min(len(served) for served in pieces.values())
     pieces = {name: served[:count] for name, served in pieces.items()}
     streams = setting.heldout.streams(HELDOUT_SEED + config.seed, count)
-    measured_s = round_seconds(pieces)
-    predicted_s = round_seconds(on_replay(pieces, streams, setting.heldout.session))
+    measured_s = round_seconds(pieces, streams)
+    predicted_s = round_seconds(on_replay(pieces, streams, setting.heldout.session), streams)
     evens = break_evens(predicted_s, measured_s)
     waits = latencies(pieces, streams)
     spread = repeat_spread(pieces, [PLAIN, "rakv_asd", "policy"] if "policy" in pieces else [PLAIN, "rakv_asd"])

@@ -11,7 +11,7 @@ class BreakEven:
 
     Attributes:
         gamma: Draft length.
-        predicted: By replay of the rounds that were run, catch-up included.
+        predicted: By replay of the rounds that were run.
         measured: By the device's seconds of the same rounds.
     """
 

@@ -8,8 +8,9 @@ some learn from one to the next. A live suite is one job on one node's device.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -55,7 +56,8 @@ def main(config: DictConfig) -> None:
     """Compose the configuration and run it."""
     try:
         hydra_config = HydraConfig.get()
-        options = [*config_dirs(hydra_config.runtime.config_sources), *hydra_config.overrides.task]
+        sources = cast(Sequence[Mapping[str, Any]], hydra_config.runtime.config_sources)
+        options = [*config_dirs(sources), *hydra_config.overrides.task]
         if not evaluate_on_cluster(config, options):
             sys.exit(1)
     except UserError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 MEMORY_ROUNDS = 40.0
 """Rounds over which means are taken."""
 
-COST_ROUNDS = 10.0
+COST_ROUNDS = 20.0
 """Rounds after which their mean cost is trusted: it varies little."""
 
 COST_LIMIT = 1.5

@@ -5,13 +5,13 @@ from __future__ import annotations
 WARM_ROUNDS = 3
 """Plain rounds before the pace is trusted."""
 
-MEMORY = 0.9
+MEMORY = 0.5
 """Weight of what is known against one more round."""
 
 PROBE_EVERY = 100
 """Rounds without a plain one, after which one is asked for: it costs one round's gain in a hundred."""
 
-PROBE_SOON = 6
+PROBE_SOON = 2
 """The same, right after a round that took much longer than expected: is it the round, or the device?"""
 
 UNUSUAL = 1.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,17 @@ def menu(fewer: int = 1) -> dict[str, list[Piece]]:
     return pieces
 
 
-def test_round_seconds_are_told_apart() -> None:
-    assert round_seconds(menu()) == pytest.approx(ROUND_S)
+def test_round_seconds_are_told_apart_and_a_disturbed_request_hardly_counts() -> None:
+    streams = make_world(requests=2).streams(0, 6)
+    pieces = {
+        name: [make_piece(name, gamma, (5 + index, 20 - 2 * index), stream=index) for index in range(len(streams))]
+        for name, gamma in (("plain_reuse", 0), *((f"fixed:{gamma}", gamma) for gamma in GAMMAS))
+    }
+    assert round_seconds(pieces, streams) == pytest.approx(ROUND_S, abs=1e-3)
+    first = pieces["plain_reuse"][0]
+    slow = replace(first.result, request_s=(50.0, *first.result.request_s[1:]))
+    pieces["plain_reuse"][0] = replace(first, result=slow)
+    assert round_seconds(pieces, streams) == pytest.approx(ROUND_S, abs=1e-3)
 
 
 def test_break_even_is_where_tokens_pay_for_the_round() -> None:
