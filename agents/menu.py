@@ -78,7 +78,7 @@ def _least_deviations(rows: Floats, values: Floats) -> Floats:
     found: Floats = np.zeros(rows.shape[1])
     for _ in range(PASSES):
         root = np.sqrt(weights)
-        found = np.linalg.lstsq(rows * root[:, None], values * root, rcond=None)[0]
+        found = np.asarray(np.linalg.lstsq(rows * root[:, None], values * root, rcond=None)[0], dtype=np.float64)
         weights = 1.0 / np.maximum(np.abs(values - rows @ found), LEAST_DEVIATION_S)
     return found
 
