@@ -244,6 +244,15 @@ def _parser() -> argparse.ArgumentParser:
         description="Record what every draft would have said along a corpus. Safe to kill and to run again.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
+    add_options(parser)
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="drafts recorded at once, one processor thread each"
+    )
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What is recorded along what, and where it goes."""
     add = parser.add_argument
     add("--target", required=True, help="Hugging Face folder or hub id of the target")
     add("--drafts", required=True, type=Path, help="folder of draft files")
@@ -251,8 +260,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--splits", default="train,heldout", help="comma-separated splits to record")
     add("--limit", type=int, default=0, help="most texts of a split, evenly over domains and kinds; 0 = all")
     add("--out", required=True, type=Path, help="trace file to write")
-    add("--workers", type=int, default=os.cpu_count() or 1, help="drafts recorded at once, one processor thread each")
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -90,13 +90,17 @@ class Workload:
         self.traces = chosen = _wanted(traces.split(split), split, config)
         self._longest = max(len(trace.output_ids) for trace in chosen)
         self._domains = {
-            domain: [trace for trace in chosen if trace.domain == domain]
+            domain: _units([trace for trace in chosen if trace.domain == domain])
             for domain in sorted({trace.domain for trace in chosen})
         }
 
     def stream(self, seed: int, index: int) -> Stream:
         """One stream, by itself; the same for the same ``seed`` and ``index``."""
-        return self._cut(self._endless(random.Random(f"{seed}-{index}")))
+        return self._cut(map(self._item, self._endless(random.Random(f"{seed}-{index}"))))
+
+    def drawn(self, seed: int, index: int) -> Iterator[tuple[Trace, bool]]:
+        """The texts of that stream and whether the answer is short, without making requests of them."""
+        return islice(self._endless(random.Random(f"{seed}-{index}")), self.config.requests)
 
     def covering(self, seed: int, count: int) -> tuple[Stream, ...]:
         """Streams that go on dealing where the one before stopped, so that together they cover all prompts evenly.
@@ -104,7 +108,7 @@ class Workload:
         The first streams of a longer series are those of a shorter one. An open document or conversation goes on in
         the next stream.
         """
-        endless = self._endless(random.Random(str(seed)))
+        endless = map(self._item, self._endless(random.Random(str(seed))))
         return tuple(self._cut(endless) for _ in range(count))
 
     def request(self, trace: Trace, short: bool = False) -> Request:
@@ -118,8 +122,12 @@ class Workload:
     def _cut(self, endless: Iterator[Item]) -> Stream:
         return tuple(islice(endless, self.config.requests))
 
-    def _endless(self, rng: random.Random) -> Iterator[Item]:
-        topics = {domain: _Topic(traces, rng) for domain, traces in self._domains.items()}
+    def _item(self, drawn: tuple[Trace, bool]) -> Item:
+        trace, short = drawn
+        return Item(self.request(trace, short), trace)
+
+    def _endless(self, rng: random.Random) -> Iterator[tuple[Trace, bool]]:
+        topics = {domain: _Topic(units, rng) for domain, units in self._domains.items()}
         order: list[str] = []
         last = ""
         while True:
@@ -132,7 +140,7 @@ class Workload:
             for _ in range(rng.randint(self.config.min_topic_requests, self.config.max_topic_requests)):
                 trace = topics[last].next(rng.random() < self.config.follow_up)
                 short = self.config.short_share > 0.0 and rng.random() < self.config.short_share
-                yield Item(self.request(trace, short), trace)
+                yield trace, short
 
 
 def _wanted(traces: Sequence[Trace], split: str, config: WorkloadConfig) -> list[Trace]:
@@ -157,17 +165,28 @@ def _wanted(traces: Sequence[Trace], split: str, config: WorkloadConfig) -> list
     return chosen
 
 
+class _Units(NamedTuple):
+    """What one domain deals."""
+
+    singles: list[list[Trace]]
+    groups: list[list[Trace]]
+
+
+def _units(traces: Sequence[Trace]) -> _Units:
+    groups: dict[str, list[Trace]] = {}
+    for trace in traces:
+        groups.setdefault(trace.group, []).append(trace)
+    units = [sorted(group, key=lambda trace: trace.turn) for group in groups.values()]
+    singles = [unit for unit in units if unit[0].kind == "single"]
+    return _Units(singles, [unit for unit in units if unit[0].kind != "single"])
+
+
 class _Topic:
     """The decks of one domain."""
 
-    def __init__(self, traces: Sequence[Trace], rng: random.Random) -> None:
-        groups: dict[str, list[Trace]] = {}
-        for trace in traces:
-            groups.setdefault(trace.group, []).append(trace)
-        units = [sorted(group, key=lambda trace: trace.turn) for group in groups.values()]
+    def __init__(self, units: _Units, rng: random.Random) -> None:
         self._rng = rng
-        self._singles = _Deck([unit for unit in units if unit[0].kind == "single"], rng)
-        self._groups = _Deck([unit for unit in units if unit[0].kind != "single"], rng)
+        self._singles, self._groups = _Deck(units.singles, rng), _Deck(units.groups, rng)
         self._open: list[Trace] = []
 
     def next(self, follow_up: bool) -> Trace:

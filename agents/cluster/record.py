@@ -15,7 +15,7 @@ from pathlib import Path
 from agents.cluster.pool import run_jobs
 from agents.cluster.status import FAILED, print_statuses
 from agents.cluster.work import Job
-from envs.record import existing_corpus, limited, read_corpus
+from envs.record import add_options, existing_corpus, limited, read_corpus
 from envs.traces import TraceSet, concatenated
 from envs.zoo.plan import texts_sha256
 from envs.zoo.target import load_target
@@ -93,13 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Record traces on a Ray cluster (RAY_ADDRESS; without it, this machine). Safe to run again.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
+    add_options(parser)
     add = parser.add_argument
-    add("--target", required=True, help="Hugging Face folder or hub id of the target")
-    add("--drafts", required=True, type=Path, help="folder of draft files")
-    add("--corpus", required=True, type=Path, action="append", help="Parquet file of texts or traces; may be repeated")
-    add("--splits", default="train,heldout", help="comma-separated splits to record")
-    add("--limit", type=int, default=0, help="most texts of a split, evenly over domains and kinds; 0 = all")
-    add("--out", required=True, type=Path, help="trace file to write, on a disk that all nodes share")
     add("--pieces", type=int, default=8, help="ranges of texts, each a job")
     add("--cpus", type=int, default=1, help="cores of a job: drafts recorded at once")
     add("--max-retries", type=int, default=3, help="attempts after the first one, of jobs that were killed")

@@ -9,6 +9,8 @@ from typing import Any
 from runtime.bundle import Bundle
 from runtime.control.base import Controller
 from runtime.control.factory import NAMES, guard, make_controller
+from runtime.core import MemoryConfig
+from runtime.engine.dtypes import DTYPES
 from runtime.errors import UserError
 from runtime.profile import CostModel
 
@@ -18,6 +20,12 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", help="hub id, folder, GGUF file or pypi: reference (default: the zoo's own)")
     parser.add_argument("--device", default="cpu", help="torch device of the models (default: cpu)")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 = all cores")
+
+
+def dtype_option(parser: argparse.ArgumentParser) -> None:
+    """What the target runs in."""
+    dtypes = ", ".join(DTYPES)
+    parser.add_argument("--dtype", default="float32", help=f"what the target runs in: {dtypes} (default: float32)")
 
 
 def bundle_option(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +67,16 @@ def add_kv_options(group: Any) -> None:
     group.add_argument(
         "--kv-megabytes", type=int, default=1024, metavar="N", help="most that KV takes there (default: 1024)"
     )
+
+
+def session_arguments(
+    bundle: Bundle, costs: CostModel, options: argparse.Namespace
+) -> tuple[MemoryConfig, CostModel, int, int]:
+    """Memory, costs and rhythm of a session, as the bundle and the options of stored KV say."""
+    memory = bundle.manifest["memory"]
+    kv_bytes, disk_bytes = bundle.zoo.target.kv_bytes_per_token, options.kv_megabytes * 1_000_000
+    config = MemoryConfig(memory["budget_bytes"], memory["workspace_bytes"], kv_bytes, disk_bytes)
+    return config, costs, memory["kv_reserve_tokens"], memory["decision_interval"]
 
 
 def refuse_unless_kv_options(options: argparse.Namespace) -> None:

@@ -10,25 +10,25 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from types import FrameType
 from typing import Any, NamedTuple
 
-from runtime.bundle import Bundle, read_bundle
+from runtime.bundle import read_bundle
 from runtime.cli import EXIT_INTERRUPTED
 from runtime.cli.common import (
     add_kv_options,
     add_model_options,
     bundle_option,
     controller_options,
+    dtype_option,
     open_controller,
     refuse_unless_kv_options,
+    session_arguments,
 )
 from runtime.cli.printer import Printer
 from runtime.control.base import Controller
-from runtime.core import GREEDY, MemoryConfig, Phase, Request, Sampling
-from runtime.decoding.stopping import find_stop, refuse_unless_stops, trim
-from runtime.engine.dtypes import DTYPES
+from runtime.core import GREEDY, Phase, Request, Sampling
+from runtime.decoding.stopping import has_ended, refuse_unless_stops, trim
 from runtime.errors import UserError
 from runtime.live import LiveModels, open_models, open_session
 from runtime.profile import CostModel
@@ -70,8 +70,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--stats", action="store_true", help="print counters to stderr when done")
     parser.add_argument("--json", action="store_true", help="print text, token ids, finish_reason and counters as JSON")
     add_model_options(parser)
-    dtypes = ", ".join(DTYPES)
-    parser.add_argument("--dtype", default="float32", help=f"what the target runs in: {dtypes} (default: float32)")
+    dtype_option(parser)
     _add_end_options(parser.add_argument_group("where the text ends"))
     add_kv_options(parser.add_argument_group("stored KV"))
     _add_sampling_options(parser.add_argument_group("how tokens are chosen (default: the likeliest, always)"))
@@ -118,9 +117,7 @@ def run(options: argparse.Namespace) -> int:
     models = open_models(bundle.zoo, options.target, options.device, options.threads, dtype=options.dtype)
     request = make_request(models, text, options.max_tokens, sampling, tuple(options.stop))
     printer = None if options.json else Printer(models.text, request.stop)
-    config, costs, reserve, interval = session_arguments(bundle, costs)
-    config = replace(config, disk_bytes=options.kv_megabytes * 1_000_000)
-    with open_session(models, config, costs, reserve, interval, kv_folder=options.kv_folder) as session:
+    with open_session(models, *session_arguments(bundle, costs, options), kv_folder=options.kv_folder) as session:
         started_s = time.perf_counter()
         given = answer(session, controller, request, printer)
         seconds = time.perf_counter() - started_s
@@ -155,13 +152,6 @@ def _checked(options: argparse.Namespace) -> tuple[Sampling, str]:
     if not text.strip():
         raise UserError("the prompt is empty: pass some text with --prompt")
     return sampling, text
-
-
-def session_arguments(bundle: Bundle, costs: CostModel) -> tuple[MemoryConfig, CostModel, int, int]:
-    """Memory, costs and rhythm of a session as the bundle says."""
-    memory = bundle.manifest["memory"]
-    config = MemoryConfig(memory["budget_bytes"], memory["workspace_bytes"], bundle.zoo.target.kv_bytes_per_token)
-    return config, costs, memory["kv_reserve_tokens"], memory["decision_interval"]
 
 
 def make_request(
@@ -217,7 +207,7 @@ def _cancelled_by_interrupt(session: DecodeSession) -> Iterator[None]:
 def as_json(models: LiveModels, request: Request, given: Answer) -> dict[str, Any]:
     """Text (without the stop string), token ids, and why the text ended: stop, length or cancelled."""
     text, tokens = models.decode(given.tokens), given.tokens
-    stopped = bool(tokens) and (tokens[-1] in request.eos_ids or find_stop(text, request.stop) is not None)
+    stopped = has_ended(tokens, request.eos_ids, text, request.stop)
     reason = "cancelled" if given.cancelled else "stop" if stopped else "length"
     return {"text": trim(text, request.stop), "tokens": tokens, "finish_reason": reason}
 

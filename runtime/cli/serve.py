@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from runtime.bundle import Bundle, read_bundle
@@ -16,11 +15,11 @@ from runtime.cli.common import (
     add_model_options,
     bundle_option,
     controller_options,
+    dtype_option,
     open_controller,
     refuse_unless_kv_options,
+    session_arguments,
 )
-from runtime.cli.generate import session_arguments
-from runtime.engine.dtypes import DTYPES
 from runtime.errors import UserError
 from runtime.live import open_models, open_session
 from runtime.profile import CostModel
@@ -57,9 +56,7 @@ def add_parser(commands: Any) -> None:
     controller_options(parser)
     parser.add_argument("--model-id", metavar="NAME", help="name that requests give as 'model' (default: the zoo's)")
     add_model_options(parser)
-    parser.add_argument(
-        "--dtype", default="float32", help=f"what the target runs in: {', '.join(DTYPES)} (default: float32)"
-    )
+    dtype_option(parser)
     _add_network_options(parser.add_argument_group("who may call"))
     _add_limit_options(parser.add_argument_group("limits"))
     add_kv_options(parser.add_argument_group("stored KV"))
@@ -148,13 +145,12 @@ def opener(bundle: Bundle, options: argparse.Namespace) -> Callable[[], Abstract
 
     costs = CostModel(bundle.profile, bundle.zoo.draft_names)
     controller = open_controller(options, bundle, costs)
-    memory, costs, reserve, interval = session_arguments(bundle, costs)
-    memory = replace(memory, disk_bytes=options.kv_megabytes * 1_000_000)
+    arguments = session_arguments(bundle, costs, options)
 
     @contextmanager
     def opened() -> Iterator[Served]:
         models = open_models(bundle.zoo, options.target, options.device, options.threads, dtype=options.dtype)
-        with open_session(models, memory, costs, reserve, interval, kv_folder=options.kv_folder) as session:
+        with open_session(models, *arguments, kv_folder=options.kv_folder) as session:
             yield Served(models, session, controller)
 
     return opened

@@ -11,7 +11,7 @@ text. Only generated tokens count: a string that began in the prompt is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from runtime.errors import UserError
@@ -59,6 +59,11 @@ def find_stop(text: str, stops: Sequence[str]) -> Found | None:
     """The stop string that ends first (of several ending there: the longest); None if there is none."""
     found = [Found(start, start + len(stop)) for stop in stops if (start := text.find(stop)) >= 0]
     return min(found, key=lambda one: (one.end, one.start), default=None)
+
+
+def has_ended(tokens: Sequence[int], eos_ids: Collection[int], text: str, stops: Sequence[str]) -> bool:
+    """Whether a text ended by itself, with an ending token or a stop string; else it was cut."""
+    return bool(tokens) and (tokens[-1] in eos_ids or find_stop(text, stops) is not None)
 
 
 def trim(text: str, stops: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from runtime.control.base import Controller
 from runtime.control.guarded import GuardedController
 from runtime.control.observation import Observation
 from runtime.core import GAMMAS, PLAIN, Counters, Decision, Outcome, Phase
-from runtime.decoding.stopping import VisibleText, find_stop
+from runtime.decoding.stopping import VisibleText, has_ended
 from runtime.live import LiveModels
 from runtime.server import trace
 from runtime.server.faults import failed
@@ -180,9 +180,8 @@ class Driver:
         rest = course.visible.finish()
         if rest:
             job.tell(Delta(rest))
-        ended = bool(course.tokens) and course.tokens[-1] in request.eos_ids
-        if not ended and request.stop:
-            ended = find_stop(self._models.text(course.tokens), request.stop) is not None
+        text = self._models.text(course.tokens) if request.stop else ""
+        ended = has_ended(course.tokens, request.eos_ids, text, request.stop)
         job.tell(Finished("stop" if ended else "length", course.usage))
         return "finished"
 
