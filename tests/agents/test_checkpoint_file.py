@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,13 @@ def test_a_file_comes_back_and_any_safetensors_reader_opens_it(tmp_path: Path) -
     with safe_open(str(path), framework="np") as file:
         assert set(file.keys()) == {"/weights", "/rows"}
     assert [each.name for each in tmp_path.iterdir()] == ["one.safetensors"]
+
+
+def test_numbers_as_keys_of_a_configuration_stay_numbers(tmp_path: Path) -> None:
+    """Those of a device built from ratios: costs by width."""
+    path = tmp_path / "one.safetensors"
+    write_checkpoint(path, replace(made(), config={"device": {"verify": {1: 1.0, 9: 1.3}, "budget": (0.5, 2.0)}}))
+    assert read_checkpoint(path).config == {"device": {"verify": {1: 1.0, 9: 1.3}, "budget": (0.5, 2.0)}}
 
 
 @pytest.mark.parametrize("kept", [0, 4, 100, -1])

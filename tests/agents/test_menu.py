@@ -39,12 +39,19 @@ def menu(fewer: int = 1) -> dict[str, list[Piece]]:
     return pieces
 
 
+def with_costs(piece: Piece, name: str) -> Piece:
+    """Every request copies its KV out at the end, for 70 ms; a draft absorbs the prompt first, for 300 ms."""
+    paid_s = 0.07 + (0.0 if name == "plain_reuse" else 0.3)
+    return replace(piece, result=replace(piece.result, request_s=tuple(s + paid_s for s in piece.result.request_s)))
+
+
 def test_round_seconds_are_told_apart_and_a_disturbed_request_hardly_counts() -> None:
     streams = make_world(requests=2).streams(0, 6)
     pieces = {
         name: [make_piece(name, gamma, (5 + index, 20 - 2 * index), stream=index) for index in range(len(streams))]
         for name, gamma in (("plain_reuse", 0), *((f"fixed:{gamma}", gamma) for gamma in GAMMAS))
     }
+    pieces = {name: [with_costs(piece, name) for piece in served] for name, served in pieces.items()}
     assert round_seconds(pieces, streams) == pytest.approx(ROUND_S, abs=1e-3)
     first = pieces["plain_reuse"][0]
     slow = replace(first.result, request_s=(50.0, *first.result.request_s[1:]))

@@ -49,9 +49,12 @@ def on_device(costs: CostModel) -> ReplayWorld:
     )
 
 
-def outcomes(world: ReplayWorld, controller: Controller, tokens: int = TOKENS) -> Iterator[Outcome]:
-    """Steps of a long-lived session, stream after stream."""
+def outcomes(
+    world: ReplayWorld, controller: Controller, tokens: int = TOKENS, believed: CostModel | None = None
+) -> Iterator[Outcome]:
+    """Steps of a long-lived session, stream after stream; ``believed`` is its profile, if the device is another."""
     session, seed = world.session(), 0
+    session.costs = believed or session.costs
     while session.counters.committed < tokens:
         controller.begin_stream()
         session.start(item.request for item in world.generator.stream(0, seed))
@@ -123,7 +126,7 @@ def test_a_slower_device_is_not_taken_for_a_bad_controller() -> None:
     }
     world = on_device(CostModel(replace(dearer(slow, 2.0), **twice), NAMES))  # type: ignore[arg-type]
     guard = guarded(StaticController(N, 0, 2, 2), costs)
-    steps = list(outcomes(world, guard))
+    steps = list(outcomes(world, guard, believed=costs))
     speculative = sum(step.decision.draft is not None for step in steps if step.round is not None)
     assert speculative > 0.9 * sum(step.round is not None for step in steps)
     assert guard.counters.fallbacks == 0
@@ -132,7 +135,7 @@ def test_a_slower_device_is_not_taken_for_a_bad_controller() -> None:
 def test_drifted_costs_make_the_heuristic_decide_and_the_policy_comes_back(caplog: pytest.LogCaptureFixture) -> None:
     """Costs drift, then the device is as it was."""
     costs = make_costs()
-    guard = guarded(StaticController(N, 0, 8, 0), costs)
+    guard = GuardedController(StaticController(N, 0, 8, 0), plain_controller(N), costs)
     list(outcomes(on_device(CostModel(dearer(costs.profile, 4.0), NAMES)), guard, 2500))
     assert guard.counters.fallbacks >= 1
     assert guard.reason is not None and "times the time of the profile" in guard.reason
