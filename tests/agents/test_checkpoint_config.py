@@ -61,6 +61,7 @@ def test_free_values_may_change(run: Path) -> None:
         ("agent.widths=[4]", r"agent.widths was \[128, 128\], now \[4\]"),
         ("agent=maskable_ppo", "agent.algorithm was 'ppo', now 'maskable_ppo'; agent.learning_rate was 0.5, now 0"),
         ("env=live", "env.name was 'replay', now 'live'"),
+        ("+device.fleet={count:1}", r"device.fleet was None, now 'something else'"),
     ],
 )
 def test_what_matters_is_refused_with_both_values(run: Path, override: str, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import threading
@@ -11,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from runtime.bundle import read_bundle
 from runtime.cli import main
+from runtime.cli.common import open_controller
+from runtime.control.guarded import GuardedController
 from runtime.core import Decision, Outcome
+from runtime.profile import CostModel
 from runtime.session import DecodeSession
 from tests.tiny_zoo import TinyZoo
 
@@ -162,3 +167,11 @@ def test_a_thread_that_may_not_handle_signals_answers_too(tiny_zoo: TinyZoo, cap
     thread.start()
     thread.join()
     assert codes == [0] and capsys.readouterr().out.strip()
+
+
+def test_the_policy_stands_under_its_guard_unless_it_is_told_otherwise(tiny_zoo: TinyZoo) -> None:
+    bundle = read_bundle(tiny_zoo.bundle)
+    costs = CostModel(bundle.profile, bundle.zoo.draft_names)
+    for controller, unguarded, guarded in (("policy", False, True), ("policy", True, False), ("plain", False, False)):
+        options = argparse.Namespace(controller=controller, unguarded=unguarded)
+        assert isinstance(open_controller(options, bundle, costs), GuardedController) is guarded

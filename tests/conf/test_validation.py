@@ -36,6 +36,12 @@ LIVE = ("env=live", "suite=quick")
         (("suite.env=dry",), r"suite\.env: expected replay or live, got 'dry'"),
         ((*LIVE, "env.n_envs=4"), r"env\.n_envs: expected 1 with env=live .* got 4: say `env\.n_envs=1`"),
         ((*LIVE, "env.batched=true"), r"env\.batched: expected false with env=live"),
+        (
+            ("env.batched=true", "env.disk_kv_tokens=64"),
+            r"env\.disk_kv_tokens: expected 0 with env\.batched=true, got 64",
+        ),
+        (("device=fleet", "device.fleet.load=[2,1]"), r"device\.fleet\.load: expected two factors"),
+        ((*LIVE, "device=fleet"), r"device\.fleet: expected null with env=live"),
         ((*LIVE, "device=laptop-gpu"), r"device\.built: expected a measured device with env=live, got 'laptop GPU'"),
         (
             ("suite=joint_live", "device=slow_loads"),
