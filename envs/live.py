@@ -6,7 +6,7 @@ time that is measured.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,11 +41,12 @@ class LiveWorld:
     def session(self) -> DecodeSession:
         """A fresh session with empty memory; the one before is closed."""
         self.close()
-        return self._open.enter_context(
-            open_session(
-                self.models, self.config.memory, self.costs, self.kv_reserve_tokens, self.config.decision_interval
-            )
-        )
+        return self._open.enter_context(self.opened())
+
+    def opened(self) -> AbstractContextManager[DecodeSession]:
+        """A fresh session that the caller closes. Several may be open; only one may be within a request at a time."""
+        config = self.config
+        return open_session(self.models, config.memory, self.costs, self.kv_reserve_tokens, config.decision_interval)
 
     def streams(self, seed: int, count: int) -> tuple[Stream, ...]:
         """Streams that together cover the split's prompts evenly."""
