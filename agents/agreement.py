@@ -8,7 +8,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from agents.evaluation import StreamResult, serve, tokens_per_s
+from agents.evaluation import tokens_per_s
+from agents.serving import StreamResult, serve
 from envs.workload import Stream
 from runtime.control.base import Controller
 from runtime.control.observation import Observation

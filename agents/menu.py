@@ -24,11 +24,11 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 
 from agents.agreement import ScriptedController, agreements
-from agents.evaluation import serve
 from agents.menu_answers import BreakEven, Choices, Latency
 from agents.pieces import Piece, read_pieces
 from agents.report.drawing import save_png
 from agents.report.menu_charts import break_even_chart, latency_chart
+from agents.serving import serve
 from agents.setup import prepare
 from agents.suite import HELDOUT_SEED
 from envs.workload import Stream

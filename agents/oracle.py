@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.evaluation import StreamResult
 from agents.foresight import LONGEST, Floats, Foresight, Sends, foresee
 from agents.oracle_budget import WorkingSets, budget_s
+from agents.serving import StreamResult
 from envs.workload import Stream
 from envs.world import ReplayWorld
 from runtime.core import GAMMAS, STOP_LEVELS

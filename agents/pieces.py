@@ -1,7 +1,8 @@
-"""Live evaluation in pieces: one controller on one stream at a time, each kept: hours of runs can be broken off.
+"""Live evaluation in pieces, one controller on one stream each, all kept: hours of runs can be broken off.
 
-The controllers take turns on every stream, the first one changes from stream to stream: a machine that slows down slows
-all of them down.
+All controllers answer a request of a stream before any goes on to the next, each on a session and in memory of its own,
+in an order that rotates: a machine that slows down slows all of them down. So the drafts and the stored KV of every
+controller are in memory together.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from typing import Any
 from tqdm import tqdm
 
 from agents.agreement import RecordingController
-from agents.evaluation import Factory, StreamResult, Texts, serve
+from agents.evaluation import Factory
+from agents.serving import Serving, StreamResult, Texts, answer_in_turn, serve
 from envs.live import LiveWorld
 from envs.workload import Stream
 from runtime.control.base import Controller
@@ -100,27 +103,40 @@ def serve_in_pieces(
     """
     if reference not in factories:
         raise UserError(f"suite.controllers: expected '{reference}' among them, got {', '.join(factories)}")
-    names, controllers = list(factories), {name: make() for name, make in factories.items()}
-    found: dict[str, list[Piece]] = {name: [] for name in names}
+    controllers = {name: make() for name, make in factories.items()}
+    found: dict[str, list[Piece]] = {name: [] for name in controllers}
     folder.mkdir(parents=True, exist_ok=True)
-    if any(not _path(folder, index, name).is_file() for index in range(len(streams)) for name in names):
+    if any(not _path(folder, index, name).is_file() for index in range(len(streams)) for name in controllers):
         _warm_up(factories, streams[0], live)
-    try:
-        with tqdm(total=len(names) * len(streams), desc="live", unit="streams", disable=not progress) as bar:
-            for index, stream in enumerate(streams):
-                turn = index % len(names)
-                for name in (*names[turn:], *names[:turn]):
-                    bar.set_postfix_str(name)
-                    mark = (marks or {}).get(name, "")
-                    found[name].append(_piece(controllers[name], (name, mark), stream, index, live, folder, seed))
-                    bar.update()
-                expected = found[reference][-1].texts
-                for pieces in found.values():
-                    same = pieces[-1].texts == expected
-                    pieces[-1] = replace(pieces[-1], result=replace(pieces[-1].result, identical=same))
-    finally:
-        live.close()
+    live.close()
+    for index, stream in enumerate(tqdm(streams, desc="live", unit="streams", disable=not progress)):
+        keys = {name: _key((name, (marks or {}).get(name, "")), seed, live, stream) for name in controllers}
+        kept = {name: _kept(_path(folder, index, name), key) for name, key in keys.items()}
+        missing = {name: controllers[name] for name, piece in kept.items() if piece is None}
+        served = _serve_in_turn(missing, stream, index, live, seed)
+        for name, piece in served.items():
+            piece.save(_path(folder, index, name), keys[name])
+        whole = {name: piece or served[name] for name, piece in kept.items()}
+        for name, piece in whole.items():
+            same = piece.texts == whole[reference].texts
+            found[name].append(replace(piece, result=replace(piece.result, identical=same)))
     return found
+
+
+def _serve_in_turn(
+    controllers: Mapping[str, Controller], stream: Stream, index: int, live: LiveWorld, seed: int
+) -> dict[str, Piece]:
+    """All controllers on one stream, request by request."""
+    recorders = {name: RecordingController(controller) for name, controller in controllers.items()}
+    with ExitStack() as opened:
+        servings = [
+            Serving(recorder, stream, opened.enter_context(live.opened()), name, seed, index)
+            for name, recorder in recorders.items()
+        ]
+        answer_in_turn(servings, len(stream), index)
+        results = [serving.result() for serving in servings]
+    decisions = [tuple(tuple(request) for request in recorder.streams[-1]) for recorder in recorders.values()]
+    return {name: Piece(*each, done) for name, each, done in zip(recorders, results, decisions, strict=True)}
 
 
 def _warm_up(factories: Mapping[str, Factory], stream: Stream, live: LiveWorld) -> None:
@@ -152,25 +168,11 @@ def _stream(piece: Piece) -> int:
     return piece.result.stream
 
 
-def _piece(
-    controller: Controller,
-    marked: tuple[str, str],
-    stream: Stream,
-    index: int,
-    live: LiveWorld,
-    folder: Path,
-    seed: int,
-) -> Piece:
-    name = marked[0]
+def _key(marked: tuple[str, str], seed: int, live: LiveWorld, stream: Stream) -> str:
     asked = [[item.request.request_id, item.request.max_new_tokens] for item in stream]
     made_of = [marked, seed, live.models.zoo.manifest(), asdict(live.config), asked]
-    key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
-    path = _path(folder, index, name)
-    if path.is_file() and (kept := Piece.load(path, key)) is not None:
-        return kept
-    recorder = RecordingController(controller)
-    result, texts = serve(recorder, stream, live.session(), name, seed, index)
-    decisions = tuple(tuple(request) for request in recorder.streams[-1])
-    piece = Piece(result, texts, decisions)
-    piece.save(path, key)
-    return piece
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+
+
+def _kept(path: Path, key: str) -> Piece | None:
+    return Piece.load(path, key) if path.is_file() else None

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agents.evaluation import StreamResult
+from agents.serving import StreamResult
 from envs.workload import Stream
 from runtime.files import written_whole
 

@@ -16,8 +16,9 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 
 from agents.bootstrap import ratio_interval
-from agents.evaluation import Factory, StreamResult, evaluate, speeds
+from agents.evaluation import Factory, evaluate, speeds
 from agents.report.study import Study
+from agents.serving import StreamResult
 from agents.setup import prepare
 from agents.suite import HELDOUT_SEED
 from agents.tuning import Tuned, tuned_baselines

@@ -11,7 +11,7 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 
 from agents.agreement import agreements, write_agreement
-from agents.evaluation import Factory, StreamResult, evaluate
+from agents.evaluation import Factory, evaluate
 from agents.oracle import oracle_results
 from agents.pictures import suite_pictures
 from agents.pieces import serve_in_pieces
@@ -21,6 +21,7 @@ from agents.report.files import write_report
 from agents.report.revision import git_revision
 from agents.report.rows import Report, build_rows
 from agents.report.study import study_pictures
+from agents.serving import StreamResult
 from agents.setup import Setting
 from agents.tuning import STATIC, Tuned, tuned_baselines
 from envs.live import LiveWorld

@@ -9,8 +9,9 @@ from functools import partial
 from tqdm import tqdm
 
 from agents.baselines import Baseline, Make, Option, baselines, statics
-from agents.evaluation import Factory, serve, tokens_per_s
+from agents.evaluation import Factory, tokens_per_s
 from agents.heuristic import HeuristicController
+from agents.serving import serve
 from agents.setup import Setting, round_table
 from agents.workers import over_all_cores
 from envs.workload import Stream

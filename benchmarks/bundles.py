@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from agents.bootstrap import Speeds, ratio_interval
+from agents.bootstrap import ratio_interval
+from agents.evaluation import speeds
 from benchmarks.turns import Side, open_live, serve_tokens
 from runtime.bundle import library_versions, read_bundle
 from runtime.control.static import plain_controller
@@ -28,25 +27,19 @@ SCHEMA = 1
 RATIOS = ("speedup_vs_plain", "ratio_to_first")
 
 
-def speeds(side: Side) -> Speeds:
-    """Tokens and seconds by stream."""
-    streams = np.split(np.array([(len(one.tokens), one.seconds) for one in side.served]), side.ends[:-1])
-    totals = np.array([stream.sum(axis=0) for stream in streams])
-    return Speeds(totals[:, 0].tolist(), totals[:, 1].tolist())
-
-
 def rows_of(sides: dict[str, Side]) -> list[dict[str, Any]]:
     """One row a side: speed, and its ratio to plain decoding and to the first bundle."""
-    plain, first = speeds(sides["plain"]), speeds(list(sides.values())[1])
+    by_name = {name: speeds(side.results) for name, side in sides.items()}
+    plain, first = by_name["plain"], list(by_name.values())[1]
     return [
         {
             "controller": name,
-            "requests": len(side.served),
-            "tokens_per_s": sum(speeds(side).tokens) / sum(speeds(side).seconds),
-            "speedup_vs_plain": ratio_interval(speeds(side), plain)._asdict(),
-            "ratio_to_first": ratio_interval(speeds(side), first)._asdict(),
+            "requests": len(sides[name].tokens),
+            "tokens_per_s": sum(each.tokens) / sum(each.seconds),
+            "speedup_vs_plain": ratio_interval(each, plain)._asdict(),
+            "ratio_to_first": ratio_interval(each, first)._asdict(),
         }
-        for name, side in sides.items()
+        for name, each in by_name.items()
     ]
 
 

@@ -4,8 +4,8 @@
 
 The same held-out requests are answered by plain decoding, by plain decoding once more (the control), and under the
 guard by random decisions and by the worst ones, in turn. Over all runs of requests with at least 1,000 tokens, the time
-is compared with plain decoding's time for the very same requests; what the control's worst run takes longer is what
-this machine's clock cannot tell from nothing. Asserts that all texts are the same. Exit status 1 if a run took more than 2%
+is compared with plain decoding's time for the very same requests. What the control's worst run takes longer, this
+machine's clock cannot tell from nothing. Asserts that all texts are the same. Exit status 1 if a run took more than 2%
 longer, beyond the control's worst.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.random_controller import RandomController
-from benchmarks.turns import SEED, Served, Side, open_live, serve_tokens
+from benchmarks.turns import SEED, Side, open_live, serve_tokens
 from benchmarks.worst_controller import WorstController
 from runtime.bundle import library_versions
 from runtime.control.factory import guard
@@ -35,10 +34,10 @@ from runtime.files import write_json
 SCHEMA = 2
 
 
-def ratios(side: Sequence[Served], plain: Sequence[Served], window: int) -> list[float]:
+def ratios(side: Side, plain: Side, window: int) -> list[float]:
     """Time / plain decoding's time of every shortest run of requests with at least ``window`` tokens."""
-    tokens = np.cumsum([0, *(len(one.tokens) for one in side)])
-    seconds, plain_s = (np.cumsum([0.0, *(one.seconds for one in served)]) for served in (side, plain))
+    tokens = np.cumsum([0, *side.tokens])
+    seconds, plain_s = (np.cumsum([0.0, *each.seconds]) for each in (side, plain))
     ends = np.searchsorted(tokens, tokens + window)
     runs = [(begin, int(end)) for begin, end in enumerate(ends) if end < len(tokens)]
     return [float((seconds[end] - seconds[begin]) / (plain_s[end] - plain_s[begin])) for begin, end in runs]
@@ -57,8 +56,7 @@ def run(tokens: int, out: Path, progress: bool) -> int:
     serve_tokens(live, list(sides.values()), tokens, progress)
     rows = [describe(name, side, sides["plain"]) for name, side in sides.items()][1:]
     facts = {"device": device_name(), "versions": library_versions("torch", "transformers")}
-    written = sum(len(one.tokens) for one in sides["plain"].served)
-    write_json(out, {"schema": SCHEMA, **facts, "tokens": written, "rows": rows})
+    write_json(out, {"schema": SCHEMA, **facts, "tokens": sum(sides["plain"].tokens), "rows": rows})
     for row in rows:
         print(f"{row['controller']:<12} worst run {row['worst']:.3f} of plain, all {row['mean']:.3f}; {row['guard']}")
     noise = max(0.0, rows[0]["worst"] - 1.0)
@@ -67,14 +65,13 @@ def run(tokens: int, out: Path, progress: bool) -> int:
 
 def describe(name: str, side: Side, plain: Side) -> dict[str, Any]:
     """One row of the report."""
-    found = ratios(side.served, plain.served, WINDOW_TOKENS)
-    seconds, plain_s = (sum(one.seconds for one in served) for served in (side.served, plain.served))
+    found = ratios(side, plain, WINDOW_TOKENS)
     controller = side.controller
     return {
         "controller": name,
         "runs": len(found),
         "worst": max(found, default=float("nan")),
-        "mean": seconds / plain_s,
+        "mean": sum(side.seconds) / sum(plain.seconds),
         "guard": asdict(controller.counters) if isinstance(controller, GuardedController) else None,
     }
 

@@ -10,25 +10,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from tqdm import tqdm
 
 from agents.pipeline import live_world, open_target
+from agents.serving import Serving, StreamResult, Texts, answer_in_turn
 from agents.setup import prepare
 from envs.live import LiveWorld
 from envs.workload import Stream
 from runtime.control.base import Controller
-from runtime.session import DecodeSession
 
 SEED = 40_000
-
-
-class Served(NamedTuple):
-    """One request: its text, and seconds from admission to completion."""
-
-    tokens: tuple[int, ...]
-    seconds: float
 
 
 @dataclass
@@ -37,23 +29,23 @@ class Side:
 
     Attributes:
         controller: Who decides.
-        served: Its answers, in order.
-        ends: Answers given by the end of each stream.
+        results: By stream.
+        texts: By stream.
     """
 
     controller: Controller
-    served: list[Served] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+    results: list[StreamResult] = field(default_factory=list)
+    texts: list[Texts] = field(default_factory=list)
 
-    def answer(self, session: DecodeSession) -> None:
-        """The next request of a started session."""
-        began_s, finished, tokens = session.clock.now_s(), False, list[int]()
-        while not finished:
-            outcome = session.advance(self.controller.decide(session.observe()))
-            self.controller.learn(outcome)
-            tokens += outcome.tokens
-            finished = outcome.request_finished
-        self.served.append(Served(tuple(tokens), session.clock.now_s() - began_s))
+    @property
+    def tokens(self) -> list[int]:
+        """By request."""
+        return [tokens for result in self.results for tokens in result.request_tokens]
+
+    @property
+    def seconds(self) -> list[float]:
+        """By request, from admission to completion."""
+        return [seconds for result in self.results for seconds in result.request_s]
 
 
 def open_live(overrides: Sequence[str] = ()) -> LiveWorld:
@@ -69,16 +61,12 @@ def open_live(overrides: Sequence[str] = ()) -> LiveWorld:
 def serve(live: LiveWorld, sides: Sequence[Side], stream: Stream, turn: int) -> None:
     """A stream, from fresh memory; ``turn`` rotates who begins."""
     with ExitStack() as opened:
-        pairs = [(side, opened.enter_context(live.opened())) for side in sides]
-        for side, session in pairs:
-            side.controller.begin_stream()
-            session.start(item.request for item in stream)
-        for i in range(len(stream)):
-            first = (turn + i) % len(pairs)
-            for side, session in (*pairs[first:], *pairs[:first]):
-                side.answer(session)
-    for side in sides:
-        side.ends.append(len(side.served))
+        servings = [Serving(side.controller, stream, opened.enter_context(live.opened()), "") for side in sides]
+        answer_in_turn(servings, len(stream), turn)
+        for side, serving in zip(sides, servings, strict=True):
+            result, texts = serving.result()
+            side.results.append(result)
+            side.texts.append(texts)
 
 
 def serve_tokens(live: LiveWorld, sides: Sequence[Side], tokens: int, progress: bool) -> None:
@@ -90,10 +78,9 @@ def serve_tokens(live: LiveWorld, sides: Sequence[Side], tokens: int, progress: 
     with tqdm(total=tokens, unit="tokens", disable=not progress) as bar:
         for turn, stream in enumerate(live.streams(SEED, 1000)):
             serve(live, sides, stream, turn)
-            texts = [[one.tokens for one in side.served] for side in sides]
-            if any(text != texts[0] for text in texts):
+            if any(side.texts != sides[0].texts for side in sides):
                 raise AssertionError("the sides wrote different texts")
-            done = sum(map(len, texts[0]))
+            done = sum(sides[0].tokens)
             bar.update(done - bar.n)
             if done >= tokens:
                 return

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from agents.bootstrap import RESAMPLES, Interval, ratio_interval
-from agents.evaluation import StreamResult, speeds, tokens_per_s
+from agents.evaluation import speeds, tokens_per_s
+from agents.serving import StreamResult
 
 REPORT_SCHEMA = 1
 POLICY, PLAIN, ORACLE = "policy", "plain", "oracle_clairvoyant"

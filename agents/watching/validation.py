@@ -14,9 +14,9 @@ from stable_baselines3.common.logger import Figure as LoggedFigure
 
 from agents.checkpoints.generators import untouched_random
 from agents.checkpoints.learner import weights
-from agents.evaluation import serve
 from agents.export import export_policy
 from agents.report.gantt import gantt
+from agents.serving import serve
 from agents.timeline import record_timeline
 from agents.watching.events import METRIC
 from agents.watching.standing import Standing

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from agents.evaluation import serve
+from agents.serving import serve
 from envs.traces import TraceSet
 from envs.workload import WorkloadConfig
 from envs.world import ReplayWorld, WorldConfig

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from agents.baselines import Baseline, Option
-from agents.evaluation import Factory, evaluate, serve, traced_texts
+from agents.evaluation import Factory, evaluate, traced_texts
+from agents.serving import serve
 from agents.tuning import rate, tune
 from agents.workers import over_all_cores
 from runtime.control.static import StaticController, plain_controller

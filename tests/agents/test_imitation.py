@@ -12,13 +12,13 @@ import torch
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 import agents.warm_start
-from agents.evaluation import serve
 from agents.export import export_policy
 from agents.heuristic import HeuristicController
 from agents.imitation import agreement, demonstrate, imitate_teacher
 from agents.oracle_teacher import OracleTeacher
 from agents.ppo import build_learner
 from agents.round_table import RoundTable
+from agents.serving import serve
 from agents.warm_start import load_weights, read_weights, warm_start
 from envs.world import ReplayWorld
 from runtime.control.action import ActionCodec

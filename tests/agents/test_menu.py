@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agents.evaluation import StreamResult
 from agents.menu import break_evens, choices, latencies, repeat_spread, round_seconds
 from agents.pieces import Piece, read_pieces
+from agents.serving import StreamResult
 from runtime.core import GAMMAS, PLAIN, Decision
 from runtime.errors import UserError
 from tests.factories import make_world

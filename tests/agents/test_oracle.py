@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.bandits import EpsilonGreedyController, UcbController
-from agents.evaluation import serve
 from agents.foresight import LONGEST, Foresight, Reach, foresee
 from agents.oracle import clairvoyant_s, clairvoyant_values, oracle_results, perfect_choice_s, rounds_of
+from agents.serving import serve
 from envs.replay.bank import TraceBank
 from envs.replay.clock import VirtualClock
 from envs.replay.decoder import ReplayDecoder

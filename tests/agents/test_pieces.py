@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from agents.agreement import agreements, order_agreement
-from agents.evaluation import Factory, StreamResult
+from agents.evaluation import Factory
 from agents.pieces import serve_in_pieces
 from agents.pipeline import live_world, open_target
 from agents.raw_rows import RUNS_SCHEMA, write_runs
+from agents.serving import StreamResult
 from agents.setup import Setting, prepare
 from envs.live import LiveWorld
 from runtime.control.static import StaticController, plain_controller

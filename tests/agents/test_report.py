@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agents.evaluation import StreamResult
 from agents.report.console import print_report
 from agents.report.files import to_json, write_report
 from agents.report.markdown import to_markdown
 from agents.report.revision import UNKNOWN, git_revision
 from agents.report.rows import Report, build_rows
+from agents.serving import StreamResult
 
 SCHEMA_KEYS = ["suite", "device", "simulated", "git", "versions", "rows"]
 ROW_KEYS = [

@@ -13,7 +13,6 @@ import yaml
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from agents.evaluation import StreamResult
 from agents.report.charts import policy_ratios, shown_rows, throughput
 from agents.report.descriptions import describe
 from agents.report.drawing import ACCENT, BOUND
@@ -22,6 +21,7 @@ from agents.report.opening import facts, result, title
 from agents.report.page import to_html
 from agents.report.picture import Picture
 from agents.report.rows import POLICY, Report, build_rows
+from agents.serving import StreamResult
 
 ROOT = Path(__file__).resolve().parents[2]
 BANDITS = ("bandit_epsilon", "bandit_ucb", "bandit_exp3", "bandit_thompson")

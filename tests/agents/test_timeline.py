@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from agents.evaluation import serve
+from agents.serving import serve
 from agents.timeline import Step, Timeline, record_timeline
 from runtime.control.observation import Observation
 from runtime.control.static import plain_controller

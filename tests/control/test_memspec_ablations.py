@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agents.evaluation import serve
+from agents.serving import serve
 from runtime.control.memspec import MemSpecController
 from runtime.control.memspec_ablations import MemSpecNoMemoryController, MemSpecNoPredictionController
 from runtime.core import Phase

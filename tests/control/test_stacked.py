@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.evaluation import serve
+from agents.serving import serve
 from runtime.control.rakv_asd import RakvAsdController
 from runtime.control.stacked import StackedController
 from runtime.core import Decision, Phase, Victim

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 
-from agents.evaluation import serve
+from agents.serving import serve
 from envs.fleet import Factors, Fleet, FleetRanges, fleet_of, make_fleet, on_another_device
 from runtime.control.static import StaticController, plain_controller
 from runtime.errors import UserError
