@@ -115,7 +115,11 @@ class Profile:
 
     def save(self, path: Path) -> None:
         """Write the profile as JSON, aside first."""
-        write_json(path, {"schema": PROFILE_SCHEMA, **asdict(self)})
+        write_json(path, self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as a JSON object; ``from_json`` reads it."""
+        return {"schema": PROFILE_SCHEMA, **asdict(self)}
 
     @classmethod
     def load(cls, path: Path) -> Profile:

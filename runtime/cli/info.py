@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from runtime.bundle import POLICY, Bundle, read_bundle
+from runtime.cli.common import add_bundle_argument, add_command
+
+EXAMPLES = (
+    "specpilot info outputs/latest/bundle",
+    "specpilot info outputs/latest/bundle --json",
+)
 
 
 def add_parser(commands: Any) -> None:
     """Register the command."""
-    parser = commands.add_parser("info", help="describe a bundle", description="Describe a bundle.")
-    parser.add_argument("bundle", type=Path, help="folder of the bundle")
+    parser = add_command(
+        commands,
+        "info",
+        "describe a bundle",
+        "Describe a bundle: its policy, zoo, profile and memory budget. Nothing is loaded.",
+        EXAMPLES,
+    )
+    add_bundle_argument(parser)
     parser.add_argument("--json", action="store_true", help="the whole manifest as JSON")
     parser.set_defaults(run=run)
 

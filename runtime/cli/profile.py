@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 from runtime.bundle import read_bundle
-from runtime.cli.common import add_model_options
+from runtime.cli.common import add_command, add_model_options, write_out
 from runtime.device import device_profile
 from runtime.profile import Profile
 from runtime.zoo import Zoo
 
+EXAMPLES = (
+    "specpilot profile --bundle outputs/latest/bundle --out jetson.json",
+    "specpilot profile --zoo envs/zoo/smollm2 --threads 4 --json",
+)
+
 
 def add_parser(commands: Any) -> None:
     """Register the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "profile",
-        help="measure this device",
-        description="Measure forwards, guesses, loads and KV copies of a zoo on this device. Takes a minute or two.",
-        epilog="example: specpilot profile --zoo envs/zoo/smollm2 --out jetson.json",
+        "measure this device",
+        "Measure forwards, guesses, loads and KV copies of a zoo on this device. Takes a minute or two.",
+        EXAMPLES,
     )
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--zoo", type=Path, help="folder of a zoo")
-    where.add_argument("--bundle", type=Path, help="folder of a bundle")
-    parser.add_argument("--out", type=Path, help="file to write (default: kept in the cache folder only)")
+    where.add_argument("--zoo", type=Path, metavar="DIR", help="folder of a zoo")
+    where.add_argument("--bundle", type=Path, metavar="DIR", help="folder of a bundle")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="file to write (default: kept in the cache folder only)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the whole profile as JSON, as --out writes it")
     add_model_options(parser)
     parser.set_defaults(run=run)
 
@@ -33,10 +43,12 @@ def run(options: argparse.Namespace) -> int:
     """Measure and print the essentials."""
     zoo = Zoo.load(options.zoo) if options.zoo else read_bundle(options.bundle).zoo
     zoo.verify_files()
-    profile = device_profile(zoo, options.target, options.device, options.threads, remeasure=True)
+    profile = device_profile(
+        zoo, options.target, options.device, options.threads, remeasure=True, engine=options.engine
+    )
     if options.out:
-        profile.save(options.out)
-    print(summary(profile))
+        write_out(options.out, profile.to_json())
+    print(json.dumps(profile.to_json(), indent=1) if options.json else summary(profile))
     return 0
 
 

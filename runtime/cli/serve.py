@@ -20,9 +20,9 @@ from runtime.cli.common import (
     refuse_unless_kv_options,
     session_arguments,
 )
+from runtime.cli.running import running
 from runtime.errors import UserError
 from runtime.live import open_models, open_session
-from runtime.profile import CostModel
 
 if TYPE_CHECKING:
     from runtime.server.config import ServerConfig
@@ -97,6 +97,12 @@ def _add_limit_options(group: Any) -> None:
         ("--grace", int, 30, "seconds that requests in hand may take at the end"),
         ("--max-tokens", int, 2048, "most tokens that a request may ask for"),
         ("--max-body", int, 1 << 20, "bytes that a request may have"),
+        (
+            "--keep-free-megabytes",
+            int,
+            256,
+            "memory that stays free: drafts and KV give way; 0 = they do not",
+        ),
     ):
         group.add_argument(flag, type=kind, default=default, metavar="N", help=f"{text} (default: {default})")
 
@@ -134,6 +140,7 @@ def server_config(options: argparse.Namespace, model: str) -> ServerConfig:
         grace_s=options.grace,
         max_tokens=options.max_tokens,
         max_body_bytes=options.max_body,
+        keep_free_bytes=options.keep_free_megabytes * 1_000_000,
         cors_origins=tuple(options.cors_origin),
         allowed_hosts=tuple(options.allow_host),
     )
@@ -143,13 +150,15 @@ def opener(bundle: Bundle, options: argparse.Namespace) -> Callable[[], Abstract
     """Opens what is served, in the thread that will own it."""
     from runtime.server.driver import Served
 
-    costs = CostModel(bundle.profile, bundle.zoo.draft_names)
+    engine, costs = running(options, bundle)
     controller = open_controller(options, bundle, costs)
     arguments = session_arguments(bundle, costs, options)
 
     @contextmanager
     def opened() -> Iterator[Served]:
-        models = open_models(bundle.zoo, options.target, options.device, options.threads, dtype=options.dtype)
+        models = open_models(
+            bundle.zoo, options.target, options.device, options.threads, dtype=options.dtype, engine=engine
+        )
         with open_session(models, *arguments, kv_folder=options.kv_folder) as session:
             yield Served(models, session, controller)
 

@@ -1,0 +1,1 @@
+"""Shell completion: the command line read from its parser, and written as a script for each shell."""
