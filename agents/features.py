@@ -72,13 +72,16 @@ class ScaledObservation(BaseFeaturesExtractor):
         """(batch, D) raw to (batch, D + n_scores)."""
         if self.prepared:
             return observations
-        if self.running:
-            deviation = torch.maximum(self.variance.sqrt(), NARROWEST * self.table_scale)
-            scaled = (observations - self._everywhere(self.mean)) / self._everywhere(deviation)
-            scaled = scaled.clamp(-WIDEST, WIDEST)
-        else:
-            scaled = observations / self._everywhere(self.table_scale)
+        scaled = self.normalised(observations)
         return scaled if self.prior is None else torch.cat([scaled, self.prior(observations)], dim=1)
+
+    def normalised(self, observations: Tensor) -> Tensor:
+        """(batch, D) raw to (batch, D) in units of scales or deviations."""
+        if not self.running:
+            return observations / self._everywhere(self.table_scale)
+        deviation = torch.maximum(self.variance.sqrt(), NARROWEST * self.table_scale)
+        scaled = (observations - self._everywhere(self.mean)) / self._everywhere(deviation)
+        return scaled.clamp(-WIDEST, WIDEST)
 
     def _everywhere(self, values: Tensor) -> Tensor:
         """(G + P,) to (D,): the drafts' part once for every draft."""

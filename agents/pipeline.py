@@ -26,6 +26,7 @@ from envs.live import LiveWorld
 from runtime.bundle import Bundle, read_bundle, write_bundle
 from runtime.control.action import ActionCodec
 from runtime.control.observation import bounds
+from runtime.engine.opening import TargetChoice, choose_engine
 from runtime.files import sha256_file, write_json
 from runtime.live import LiveModels, open_models
 
@@ -154,8 +155,9 @@ def say_resumed(found: Found | None, training: Training) -> None:
 
 
 def open_target(config: DictConfig, setting: Setting) -> LiveModels:
-    """The target of the zoo, on as many threads as were profiled."""
-    return open_models(setting.zoo, config.zoo.target, threads=config.device.threads or 0)
+    """The target of the zoo, on the engine and as many threads as were profiled."""
+    threads, engine = config.device.threads or 0, choose_engine(TargetChoice(), setting.profile.engine)
+    return open_models(setting.zoo, config.zoo.target, threads=threads, engine=engine)
 
 
 def live_world(config: DictConfig, setting: Setting, models: LiveModels, split: str) -> LiveWorld:

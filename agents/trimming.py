@@ -12,8 +12,6 @@ not legal gives way to one that is. So every dimension keeps a legal value whene
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor, nn
 
@@ -37,6 +35,9 @@ class Trimming(nn.Module):
         ValueError: If a value is not among those there are.
     """
 
+    rivals: Tensor
+    ends: Tensor
+
     def __init__(self, actions: str, n_drafts: int, gamma: int = 4, stop: int = 0, draft: int = 0) -> None:
         super().__init__()
         for name, value, expected in (
@@ -50,38 +51,43 @@ class Trimming(nn.Module):
         self.actions, self.n_drafts = actions, n_drafts
         self.gamma, self.stop, self.draft = GAMMAS.index(gamma), stop, draft
         self.offsets = ActionCodec(n_drafts).offsets
+        never = self.offsets[-1]
+        self.free, self.out = never, never + 1  # of an extended mask: never legal, always legal
+        rivals = torch.tensor({"all": self._all, "drafts": self._drafts, "lengths": self._lengths}[actions]())
+        self.register_buffer("rivals", rivals, persistent=False)
+        self.register_buffer("ends", torch.tensor([[False, True]]), persistent=False)
 
     def forward(self, mask: Tensor) -> Tensor:
-        """Legal values (batch, M), bool, to those that are left, (batch, M), bool."""
+        """Legal values (batch, M), bool, to those that are left, (batch, M), bool.
+
+        A value is left if it is legal and its rival is not.
+        """
         if self.actions == "all":
             return mask
-        starts = self.offsets
-        speculate, stop, prefetch, kv, victim = (mask[:, start:end] for start, end in pairwise(starts))
-        lengths = speculate[:, 1:].reshape(-1, self.n_drafts, len(GAMMAS))
-        if self.actions == "drafts":
-            lengths, kv, victim = self._one_length(lengths), fixed(kv, 0), fixed(victim, 0)
-        else:
-            lengths = self._one_draft(lengths)
-            prefetch, victim = fixed(prefetch, 1 + self.draft), fixed(victim, 1)
-        return torch.cat([speculate[:, :1], lengths.flatten(1), fixed(stop, self.stop), prefetch, kv, victim], dim=1)
+        extended = torch.cat([mask, self.ends.expand(mask.shape[0], -1)], dim=1)
+        return mask & ~extended.index_select(1, self.rivals)
 
-    def _one_length(self, lengths: Tensor) -> Tensor:
-        """The longest legal length up to the fixed one, of every draft."""
-        short = lengths[:, :, : self.gamma + 1]
-        none = torch.zeros_like(lengths)
-        longer = torch.cat([short[:, :, 1:], none[:, :, :1]], dim=2)
-        return torch.cat([short & ~longer, none[:, :, self.gamma + 1 :]], dim=2)
+    def _all(self) -> list[int]:
+        return [self.free] * self.offsets[-1]
 
-    def _one_draft(self, lengths: Tensor) -> Tensor:
-        none = torch.zeros_like(lengths)
-        own = slice(self.draft, self.draft + 1)
-        return torch.cat([none[:, : self.draft], lengths[:, own], none[:, self.draft + 1 :]], dim=1)
+    def _drafts(self) -> list[int]:
+        """Of every draft the longest legal length up to the fixed one."""
+        lengths = []
+        for draft in range(self.n_drafts):
+            first = 1 + draft * len(GAMMAS)
+            longer = [first + k + 1 for k in range(self.gamma)]
+            lengths += [*longer, self.free, *[self.out] * (len(GAMMAS) - self.gamma - 1)]
+        prefetch = [self.free] * (1 + self.n_drafts)
+        return [self.free, *lengths, *self._fixed(1, self.stop), *prefetch, *self._fixed(3, 0), *self._fixed(4, 0)]
 
+    def _lengths(self) -> list[int]:
+        lengths = [self.free if draft == self.draft else self.out for draft in range(self.n_drafts) for _ in GAMMAS]
+        prefetch, kv = self._fixed(2, 1 + self.draft), [self.free] * 2
+        return [self.free, *lengths, *self._fixed(1, self.stop), *prefetch, *kv, *self._fixed(4, 1)]
 
-def fixed(part: Tensor, value: int) -> Tensor:
-    """One dimension's mask with nothing but ``value``; where that is not legal, with the first other value alone."""
-    other = 1 if value == 0 else 0
-    wanted = part[:, value : value + 1]
-    columns = [torch.zeros_like(wanted)] * part.shape[1]
-    columns[value], columns[other] = wanted, part[:, other : other + 1] & ~wanted
-    return torch.cat(columns, dim=1)
+    def _fixed(self, dimension: int, value: int) -> list[int]:
+        """Nothing but ``value``; where that is not legal, the first other value alone."""
+        start, end = self.offsets[dimension], self.offsets[dimension + 1]
+        rivals = [self.out] * (end - start)
+        rivals[value], rivals[1 if value == 0 else 0] = self.free, start + value
+        return rivals

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from runtime.control.action import ActionCodec, BoolMask
 from runtime.control.rules import longest_gamma
 from runtime.core import GAMMAS, Decision, Phase, Victim
@@ -15,8 +13,7 @@ from runtime.state import State
 def legal_mask(state: State, memory: MemoryManager, decoder: Decoder, codec: ActionCodec) -> BoolMask:
     """Legal values of every action dimension, flat, shape (sum(nvec),); the first of each is always legal."""
     offsets = codec.offsets
-    mask = np.zeros(offsets[-1], dtype=np.bool_)
-    mask[list(offsets[:-1])] = True
+    mask = codec.first_values.copy()
     if state.request is None:
         return mask
     room_needed = False

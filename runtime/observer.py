@@ -61,7 +61,7 @@ class Observer:
             state.room,
             state.last_drafted,
             state.last_accepted,
-            (budget - memory.used_bytes) / budget,
+            (budget - memory.aside_bytes - memory.used_bytes) / budget,
             memory.kv.bytes / budget,
             state.context * memory.config.kv_bytes_per_token / budget,
             state.since_decision,
@@ -71,7 +71,7 @@ class Observer:
             again_s / self._plain_s if usable or not admitting else 0.0,
         )
         self._fill_drafts(vector[G:].reshape(-1, P), state, evidence, committed)
-        return np.clip(vector, self._low, self._high, out=vector)
+        return vector.clip(self._low, self._high, out=vector)
 
     def static_vector(self) -> Vector:
         """What does not change: costs and sizes; all else 0. Shape as ``vector``'s."""

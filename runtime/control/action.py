@@ -26,31 +26,32 @@ from runtime.core import GAMMAS, STOP_LEVELS, Decision, Victim
 BoolMask = npt.NDArray[np.bool_]
 
 
+_VICTIMS = tuple(Victim)
+
+
 class ActionCodec:
     """Between decisions and integer actions, for a zoo of ``n_drafts`` drafts.
 
     Attributes:
         nvec: Sizes of the five dimensions.
         offsets: Where each dimension starts in a flat mask; one more entry for the end.
+        first_values: The flat mask of nothing but every dimension's first value; not to be changed.
     """
 
     def __init__(self, n_drafts: int) -> None:
         self.n_drafts = n_drafts
         self.nvec: tuple[int, ...] = (1 + n_drafts * len(GAMMAS), len(STOP_LEVELS), 1 + n_drafts, 2, 2)
         self.offsets: tuple[int, ...] = (0, *accumulate(self.nvec))
+        self.first_values: BoolMask = np.zeros(self.offsets[-1], dtype=np.bool_)
+        self.first_values[list(self.offsets[:-1])] = True
+        self._rounds = ((None, 0), *((draft, gamma) for draft in range(n_drafts) for gamma in GAMMAS))
+        self._fetched = (None, *range(n_drafts))
 
     def decode(self, action: Sequence[int] | npt.NDArray[np.int64]) -> Decision:
         """Five integers to a decision."""
-        speculate, stop, prefetch, kv, victim = (int(value) for value in action)
-        draft, gamma = (None, 0) if speculate == 0 else divmod(speculate - 1, len(GAMMAS))
-        return Decision(
-            draft=draft,
-            gamma=0 if draft is None else GAMMAS[gamma],
-            stop=stop,
-            prefetch=None if prefetch == 0 else prefetch - 1,
-            kv=bool(kv),
-            victim=Victim(victim),
-        )
+        speculate, stop, prefetch, kv, victim = map(int, action)
+        draft, gamma = self._rounds[speculate]
+        return Decision(draft, gamma, stop, self._fetched[prefetch], kv == 1, _VICTIMS[victim])
 
     def encode(self, decision: Decision) -> npt.NDArray[np.int64]:
         """A decision to five integers."""

@@ -127,16 +127,16 @@ class GuardedController:
 
     def _round_steps(self, observation: Observation, decision: Decision, draft: int) -> float:
         """Most that the round takes by the profile, in plain steps."""
-        forwards = 1 if observation.per_draft("weightless")[draft] else decision.gamma
+        forwards = 1 if observation.of_draft("weightless", draft) else decision.gamma
         gamma = next(g for g in GAMMAS if g >= decision.gamma)
-        load = float(observation.per_draft("load_left")[draft]) if decision.wait else 0.0
-        step = float(observation.per_draft("step_ratio")[draft])
-        catch_up = float(observation.per_draft("catch_up_cost")[draft])
+        load = observation.of_draft("load_left", draft) if decision.wait else 0.0
+        step = observation.of_draft("step_ratio", draft)
+        catch_up = observation.of_draft("catch_up_cost", draft)
         return load + catch_up + forwards * step + observation.value(f"verify_ratio_{gamma}")
 
     def _load_loss(self, observation: Observation, draft: int) -> float:
         """What decoding loses to a load beside it, in plain steps."""
-        return float(observation.per_draft("load_left")[draft]) * self._contention
+        return observation.of_draft("load_left", draft) * self._contention
 
     def _kv_loss(self, observation: Observation) -> float:
         """What copying KV out, or waiting for the disk, may cost, in plain steps."""

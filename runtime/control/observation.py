@@ -98,6 +98,10 @@ class Observation:
         """A global feature by name."""
         return float(self.vector[GLOBAL_INDEX[name]])
 
+    def of_draft(self, name: str, draft: int) -> float:
+        """A per-draft feature of one draft, by name."""
+        return float(self.vector[G + draft * P + DRAFT_INDEX[name]])
+
     def per_draft(self, name: str) -> Floats:
         """A per-draft feature by name, shape (drafts,); a view."""
         column: Floats = self.vector[G:].reshape(-1, P)[:, DRAFT_INDEX[name]]

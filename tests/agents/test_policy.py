@@ -159,7 +159,7 @@ def test_exported_graph_of_a_recurrent_policy_carries_its_memory(tmp_path: Path)
         memory = dict(zip(memory, after, strict=True))
         learned, state = learner.predict(vector, state, np.array([step == 0]), deterministic=True)
         assert action[0].tolist() == learned.tolist()
-        assert np.allclose(memory["hidden"], cast(Any, state)[0], atol=1e-5)
+        assert np.allclose(memory["hidden"], cast(Any, state)[0], atol=3e-4)  # it reads scores of hundreds
     assert np.abs(memory["hidden"]).max() > 0.1
 
 

@@ -1,0 +1,100 @@
+"""The frozen policy: any graph with the right names runs, and remembers from decision to decision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from runtime.control.action import ActionCodec
+from runtime.control.frozen import FrozenController
+from runtime.control.observation import Observation, bounds
+from runtime.core import Phase, Victim
+from runtime.errors import UserError
+
+N = 2
+CODEC = ActionCodec(N)
+SIZE = len(bounds(N)[0])
+
+
+def write(path: Path, nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], memory: bool = False) -> Path:
+    """A graph with the inputs and outputs of a policy."""
+    inputs = [("observation", TensorProto.FLOAT, [1, SIZE]), ("mask", TensorProto.BOOL, [1, CODEC.offsets[-1]])]
+    outputs = [("action", TensorProto.INT64, [1, 5])]
+    if memory:
+        inputs.append(("hidden", TensorProto.FLOAT, [1, 1, 1]))
+        outputs.append(("next_hidden", TensorProto.FLOAT, [1, 1, 1]))
+    graph = helper.make_graph(
+        nodes, "policy",
+        [helper.make_tensor_value_info(*value) for value in inputs],
+        [helper.make_tensor_value_info(*value) for value in outputs],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    onnx.save(model, str(path))
+    return path
+
+
+def seeing(first: float, legal: bool = True) -> Observation:
+    vector = np.zeros(SIZE, dtype=np.float32)
+    vector[0] = first
+    return Observation(Phase.DECODE, vector, np.full(CODEC.offsets[-1], legal))
+
+
+def reader(path: Path) -> FrozenController:
+    """Speculates as the first feature says; uses KV if the first value is legal."""
+    nodes = [
+        helper.make_node("Gather", ["observation", "zero"], ["first"], axis=1),
+        helper.make_node("Gather", ["mask", "zero"], ["legal"], axis=1),
+        helper.make_node("Cast", ["first"], ["speculate"], to=TensorProto.INT64),
+        helper.make_node("Cast", ["legal"], ["kv"], to=TensorProto.INT64),
+        helper.make_node("Concat", ["speculate", "two", "kv", "kv", "kv"], ["action"], axis=1),
+    ]
+    return FrozenController(write(path, nodes, {"zero": np.array([0]), "two": np.array([[2]])}), N, SIZE)
+
+
+def test_every_decision_is_of_its_own_observation(tmp_path: Path) -> None:
+    frozen = reader(tmp_path / "policy.onnx")
+    first, again = frozen.decide(seeing(1.0)), frozen.decide(seeing(0.0, legal=False))
+    assert (first.draft, first.gamma, first.stop, first.prefetch, first.kv) == (0, 1, 2, 0, True)
+    assert first.victim is Victim.KV
+    assert (again.draft, again.gamma, again.stop, again.prefetch, again.kv) == (None, 0, 2, None, False)
+    assert again.victim is Victim.DRAFTS
+    assert frozen.decide(seeing(8.0)).draft == 1
+
+
+def test_an_observation_is_not_kept(tmp_path: Path) -> None:
+    """The graph reads a place of its own: observations of others may change after a decision."""
+    frozen, seen = reader(tmp_path / "policy.onnx"), seeing(3.0)
+    before = frozen.decide(seen)
+    seen.vector[0] = 0.0
+    assert seen.vector[0] == 0.0 and frozen.decide(seeing(3.0)) == before
+
+
+def test_memory_goes_on_in_a_stream_and_begins_anew_with_the_next(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Add", ["hidden", "one"], ["next_hidden"]),
+        helper.make_node("Reshape", ["hidden", "shape"], ["count"]),
+        helper.make_node("Cast", ["count"], ["speculate"], to=TensorProto.INT64),
+        helper.make_node("Concat", ["speculate", "rest"], ["action"], axis=1),
+    ]
+    constants = {
+        "one": np.ones((1, 1, 1), dtype=np.float32),
+        "shape": np.array([1, 1]),
+        "rest": np.zeros((1, 4), dtype=np.int64),
+    }
+    frozen = FrozenController(write(tmp_path / "policy.onnx", nodes, constants, memory=True), N, SIZE)
+    for _ in range(2):
+        frozen.begin_stream()
+        assert [frozen.decide(seeing(0.0)).gamma for _ in range(4)] == [0, 1, 2, 4]
+
+
+def test_a_graph_of_other_inputs_is_refused(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Identity", ["fixed"], ["action"])]
+    path = write(tmp_path / "policy.onnx", nodes, {"fixed": np.zeros((1, 5), dtype=np.int64)})
+    with pytest.raises(UserError, match=r"the policy reads .* this zoo and runtime give .*: use the bundle made for"):
+        FrozenController(path, N + 1, SIZE)
