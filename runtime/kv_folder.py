@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from runtime.engine.kv_state import KVState
 from runtime.engine.malloc import returned_when_freed
+from runtime.engine.tensor_file import opened
 from runtime.files import is_alive, written_whole
 from runtime.memory.base import StoredBlock
 from runtime.memory.kv_tree import Node
@@ -55,7 +56,7 @@ class KVFolder:
         for node in nodes:
             try:
                 payloads.append(self._read(node))
-            except (OSError, SafetensorError, ValueError, KeyError) as error:
+            except (OSError, ValueError, KeyError) as error:
                 LOGGER.warning("stored KV %s cannot be used and is computed again: %s", self.path(node), error)
                 break
         return payloads
@@ -91,11 +92,11 @@ class KVFolder:
                 _delete(leftover)
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
             try:
-                with safe_open(path, "pt") as file:
-                    parent = self._metadata(file.metadata() or {})["parent"]
+                with opened(path) as file:
+                    parent = self._metadata(file.metadata())["parent"]
                     block = tuple(file.get_tensor("tokens").tolist())
                 found[path.stem] = StoredBlock(path.stem, parent, block)
-            except (OSError, SafetensorError, ValueError, KeyError) as error:
+            except (OSError, ValueError, KeyError) as error:
                 LOGGER.warning("deleting %s, which is no stored KV that can be used: %s", path, error)
                 _delete(path)
         return self._with_parents(found)
@@ -103,16 +104,14 @@ class KVFolder:
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _read(self, node: Node) -> KVState:
-        with safe_open(self.path(node), "pt") as file:
-            metadata = self._metadata(file.metadata() or {})
+        with opened(self.path(node)) as file, returned_when_freed():
+            metadata = self._metadata(file.metadata())
             tokens, kv = file.get_tensor("tokens"), file.get_tensor("kv")
         if tuple(tokens.tolist()) != node.block:
             raise ValueError("it is of other tokens")
         if _digest(kv) != metadata["sha256"]:
             raise ValueError("its content does not have the hash it was written with")
-        with returned_when_freed():
-            own = kv.clone().to(self._device)  # what was read is a view of the file
-        return KVState.of_buffer(own, [tuple(shape) for shape in json.loads(metadata["shapes"])])
+        return KVState.of_buffer(kv.to(self._device), [tuple(shape) for shape in json.loads(metadata["shapes"])])
 
     def _metadata(self, metadata: dict[str, str]) -> dict[str, str]:
         """The metadata, if it is of this schema and model."""

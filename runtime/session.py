@@ -112,6 +112,16 @@ class DecodeSession:
         self._observed = None
         return self.memory.prefixes.expect(request.prompt_ids, Victim.KV, self._last_draft, self.clock.now_s())
 
+    def set_aside(self, aside_bytes: int) -> None:
+        """Do without a part of the memory budget, see ``MemoryManager.set_aside``; what the request in hand uses stays.
+
+        What was observed before may have changed.
+        """
+        self._observed = None
+        decoding = self._state.request is not None and self._state.phase is Phase.DECODE
+        keep = self._last_draft if decoding else None
+        self.memory.set_aside(aside_bytes, keep, self.clock.now_s())
+
     def observe(self) -> Observation:
         """What is to be decided now, and what is known for it."""
         self.memory.poll()

@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from runtime.engine.quantise import Int8Matrix, dequantise, quantise
 from runtime.engine.target_weights import TargetWeights
+from runtime.engine.tensor_file import DamagedFileError, TensorFile, opened
 from runtime.errors import UserError
 
 SCHEMA = "specpilot-draft-1"
@@ -191,6 +191,9 @@ class DraftParts(Protocol):
     def tensor(self, name: str) -> torch.Tensor:
         """A parameter in fp32, read (and dequantised) now."""
 
+    def quantised(self, name: str) -> Int8Matrix | None:
+        """A matrix as the file holds it, read now; None if it is held in floats."""
+
 
 class OpenDraft:
     """Implements ``DraftParts`` for a file with weights of its own.
@@ -204,7 +207,7 @@ class OpenDraft:
         ValueError: If vocabulary and head do not belong together.
     """
 
-    def __init__(self, header: DraftHeader, file: Any) -> None:
+    def __init__(self, header: DraftHeader, file: TensorFile) -> None:
         self.header, self._file = header, file
         self._stored = frozenset(file.keys())
         self.vocab: torch.Tensor = file.get_tensor(VOCAB)
@@ -218,13 +221,19 @@ class OpenDraft:
 
     def shape(self, name: str) -> tuple[int, ...]:
         stored = f"{name}.int8" if f"{name}.int8" in self._stored else name
-        return tuple(self._file.get_slice(stored).get_shape())
+        return self._file.shape(stored)
 
     def tensor(self, name: str) -> torch.Tensor:
-        if f"{name}.int8" not in self._stored:
+        quantised = self.quantised(name)
+        if quantised is None:
             plain: torch.Tensor = self._file.get_tensor(name).to(torch.float32)
             return plain
-        return dequantise(Int8Matrix(self._file.get_tensor(f"{name}.int8"), self._file.get_tensor(f"{name}.scale")))
+        return dequantise(quantised)
+
+    def quantised(self, name: str) -> Int8Matrix | None:
+        if f"{name}.int8" not in self._stored:
+            return None
+        return Int8Matrix(self._file.get_tensor(f"{name}.int8"), self._file.get_tensor(f"{name}.scale"))
 
     def _elements(self, name: str) -> int:
         return math.prod(self.shape(name))
@@ -264,19 +273,23 @@ class OpenRecipe:
     def tensor(self, name: str) -> torch.Tensor:
         return self._target.tensor(self._recipe.tensors[name])
 
+    def quantised(self, name: str) -> Int8Matrix | None:
+        return None
+
 
 @contextmanager
-def opened_draft(path: Path, target_folder: Path | None = None) -> Iterator[DraftParts]:
+def opened_draft(path: Path, target_folder: Path | None = None, sha256: str = "") -> Iterator[DraftParts]:
     """A draft file, opened.
 
     Args:
         path: The draft file.
         target_folder: The target's folder, which a recipe needs.
+        sha256: Hash (hex) that the file must have; empty = any.
 
     Raises:
-        UserError: If the file is missing, damaged or of another format, or a recipe's target is.
+        UserError: If the file is missing, damaged, another one or of another format, or a recipe's target is.
     """
-    with _opened(path) as file:
+    with _opened(path, sha256) as file:
         header = _header(path, file)
         try:
             yield _parts(path, header, file, target_folder)
@@ -286,7 +299,7 @@ def opened_draft(path: Path, target_folder: Path | None = None) -> Iterator[Draf
             ) from error
 
 
-def _parts(path: Path, header: DraftHeader, file: Any, target_folder: Path | None) -> DraftParts:
+def _parts(path: Path, header: DraftHeader, file: TensorFile, target_folder: Path | None) -> DraftParts:
     if header.recipe is None:
         return OpenDraft(header, file)
     if target_folder is None:
@@ -310,18 +323,18 @@ def _check_vocab(vocab: torch.Tensor, head: tuple[int, ...]) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Path, sha256: str = "") -> Iterator[TensorFile]:
     if not path.is_file():
         raise UserError(f"{path}: expected a draft file, found none; build drafts with 'python -m envs.zoo.distill'")
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
+        with opened(path, sha256) as file:
             yield file
-    except SafetensorError as error:
+    except DamagedFileError as error:
         raise UserError(f"{path}: not a readable draft file ({error}); copy or distill it again") from error
 
 
-def _header(path: Path, file: Any) -> DraftHeader:
-    metadata = file.metadata() or {}
+def _header(path: Path, file: TensorFile) -> DraftHeader:
+    metadata = file.metadata()
     schema = metadata.get("schema", "none")
     if schema != SCHEMA:
         raise UserError(

@@ -5,11 +5,13 @@
 
 A load reserves its bytes before it starts, so the sum never exceeds the budget. Room is made by dropping what is of
 least value per byte within a class: the time to bring it back, weighted by how often and how lately it was used.
+Part of the budget can be set aside, for as long as others need the machine's memory.
 """
 
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +21,10 @@ from runtime.core import Counters, DraftSpec, MemoryConfig, Victim
 from runtime.memory.base import KVDisk, Loaded, Loader
 from runtime.memory.kv_store import KVStore
 from runtime.memory.prefixes import USE_HALF_LIFE_S, Prefixes
+from runtime.memory.retries import MOST_FAILURES, Retries
 from runtime.profile import CostModel
+
+LOGGER = logging.getLogger(__name__)
 
 
 class Residency(enum.IntEnum):
@@ -49,6 +54,8 @@ class MemoryManager:
     dropped, nor is a loading draft or stored KV that is held (see ``Prefixes``).
 
     Attributes:
+        aside_bytes: Part of the budget that must not be used now, see ``set_aside``.
+        retries: Which drafts that could not be loaded may be tried again; as it comes, none.
         on_evict: Called with a draft that is given up, so that others let go of it before its room is taken.
     """
 
@@ -70,6 +77,8 @@ class MemoryManager:
         self.loads = 0
         self.wasted_loads = 0
         self.evictions = 0
+        self.aside_bytes = 0
+        self.retries = Retries()
         self.on_evict: Callable[[int], None] = lambda draft: None
         self._draft_bytes = config.workspace_bytes + sum(d.bytes for d in drafts if not d.loadable)
         self.peak_bytes = self.used_bytes
@@ -80,9 +89,14 @@ class MemoryManager:
         return self._draft_bytes + self.kv.bytes
 
     @property
+    def budget_bytes(self) -> int:
+        """What may be used now: the budget without what is set aside."""
+        return self.config.budget_bytes - self.aside_bytes
+
+    @property
     def free_bytes(self) -> int:
-        """What is left of the budget."""
-        return self.config.budget_bytes - self.used_bytes
+        """What is left of the budget; negative while more is in use than may be since some was set aside."""
+        return self.budget_bytes - self.used_bytes
 
     def resident(self, draft: int) -> bool:
         """Usable now."""
@@ -99,7 +113,7 @@ class MemoryManager:
     def could_ever_fit(self, draft: int) -> bool:
         """Whether the budget could hold this draft if everything else that can go were dropped."""
         fixed = self.config.workspace_bytes + sum(d.bytes for d in self.drafts if not d.loadable)
-        return self.states[draft].failed is None and fixed + self.drafts[draft].bytes <= self.config.budget_bytes
+        return self.states[draft].failed is None and fixed + self.drafts[draft].bytes <= self.budget_bytes
 
     def can_prefetch(self, draft: int) -> bool:
         """Stored, healthy, and fitting beside the loads already on their way."""
@@ -121,6 +135,8 @@ class MemoryManager:
 
     def poll(self) -> list[int]:
         """Take in finished loads. Returns the drafts that became resident."""
+        for draft in self.retries.due():
+            self.states[draft].failed = None
         arrived = []
         for loaded in self.loader.poll():
             job = loaded.job
@@ -132,12 +148,17 @@ class MemoryManager:
 
     def _arrive(self, draft: int, loaded: Loaded) -> bool:
         """Take in a finished draft load; whether it brought the draft."""
-        state = self.states[draft]
+        state, name = self.states[draft], self.drafts[draft].name
         if loaded.error is None:
             state.residency, state.payload, state.used_since_load = Residency.RESIDENT, loaded.payload, False
+            if self.retries.succeed(draft):
+                LOGGER.warning("draft %s could be loaded again and is used", name)
             return True
         state.residency, state.failed = Residency.STORED, loaded.error
         self._draft_bytes -= self.drafts[draft].bytes
+        failures = self.retries.fail(draft)
+        if failures in (1, MOST_FAILURES):
+            LOGGER.warning("draft %s cannot be loaded, decoding goes on without it: %s", name, loaded.error)
         return False
 
     def prefetch(self, draft: int, victim: Victim, keep: int | None, now_s: float) -> bool:
@@ -165,6 +186,21 @@ class MemoryManager:
 
     # -- room ----------------------------------------------------------------------------------------------------
 
+    def set_aside(self, aside_bytes: int, keep: int | None, now_s: float) -> None:
+        """Do without a part of the budget until told otherwise; 0 gives it all back.
+
+        What is over the rest of the budget is dropped at once, stored KV first, then drafts. What is in use stays, so
+        that more may be taken for a while than is left: call again to go on. Nothing is loaded, nothing waits.
+
+        Args:
+            aside_bytes: How much; more than the budget means all of it.
+            keep: A draft that stays.
+            now_s: Session time.
+        """
+        self.aside_bytes = min(max(aside_bytes, 0), self.config.budget_bytes)
+        while self.free_bytes < 0 and (self._drop_kv(now_s) or self._drop_draft(keep, now_s)):
+            pass
+
     def make_room(self, needed_bytes: int, first: Victim, keep: int | None, now_s: float) -> bool:
         """Drop things of class ``first``, then of the other class, until ``needed_bytes`` are free.
 
@@ -190,7 +226,7 @@ class MemoryManager:
 
     def could_free(self, keep: int | None = None) -> int:
         """Bytes that would be free if all that may go were dropped; negative if what stays is over the budget."""
-        return self.config.budget_bytes - self._unmovable_bytes(keep)
+        return self.budget_bytes - self._unmovable_bytes(keep)
 
     def _unmovable_bytes(self, keep: int | None) -> int:
         movable = sum(d.bytes for i, d in enumerate(self.drafts) if self._evictable(i, keep))

@@ -57,10 +57,11 @@ class Reused(NamedTuple):
 
 @dataclass
 class Disk:
-    """How much may lie on disk, and how much is on its way there."""
+    """How much may lie on disk, how much is on its way there, and why nothing is written any more, if so."""
 
     limit_bytes: int
     writing_bytes: int = 0
+    failed: str | None = None
 
 
 class Prefixes:
@@ -231,8 +232,9 @@ class Prefixes:
         if loaded.error is None:
             self.store.wrote(job.nodes)
         else:
-            LOGGER.warning("stored KV is no longer copied to disk: %s", loaded.error)
-            self.disk.limit_bytes = 0
+            if self.disk.failed is None:  # others may have been on their way
+                LOGGER.warning("stored KV is no longer copied to disk: %s", loaded.error)
+            self.disk.limit_bytes, self.disk.failed = 0, loaded.error
             self.store.did_not_write(job.nodes)
         self.store.release(self._writing.pop(job))
 

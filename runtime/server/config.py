@@ -24,6 +24,7 @@ class ServerConfig:
         grace_s: At shutdown, how long what was begun may take to finish.
         max_tokens: Most tokens that one request may ask for.
         max_body_bytes: Largest request body.
+        keep_free_bytes: Memory of the machine that is to stay available; the budget gives way. 0 = it does not.
         body_timeout_s: Longest time that a client may take to send a request body.
         write_timeout_s: Longest time that a client may read nothing of a full connection.
         cors_origins: Web origins that may call from a browser; none = only the server's own page.
@@ -39,6 +40,7 @@ class ServerConfig:
     grace_s: int = 30
     max_tokens: int = 2048
     max_body_bytes: int = 1 << 20
+    keep_free_bytes: int = 256_000_000
     body_timeout_s: float = 30.0
     write_timeout_s: float = 60.0
     cors_origins: tuple[str, ...] = ()
@@ -52,6 +54,7 @@ class ServerConfig:
             ("grace", 0 <= self.grace_s <= 86_400, "from 0 to 86400 seconds"),
             ("max-tokens", self.max_tokens >= 1, "at least 1"),
             ("max-body", self.max_body_bytes >= 1024, "at least 1024 bytes"),
+            ("keep-free-megabytes", self.keep_free_bytes >= 0, "at least 0"),
             ("api-key", all(key.strip() for key in self.api_keys), "some text"),
             ("model", bool(self.model.strip()), "some text"),
         ):

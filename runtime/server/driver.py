@@ -23,6 +23,7 @@ from runtime.server import trace
 from runtime.server.faults import failed
 from runtime.server.jobs import Delta, Failed, Finished, Job, Usage
 from runtime.server.metrics import Metrics
+from runtime.server.pressure import Pressure
 from runtime.session import DecodeSession
 
 LOGGER = logging.getLogger(__name__)
@@ -57,15 +58,19 @@ class Driver:
         served: What is served.
         metrics: Where everything is counted.
         upcoming: The job that will probably come next, so that its stored prefix can be brought from disk.
+        keep_free_bytes: Memory of the machine that is to stay available; 0 = it is not watched.
 
     Attributes:
         state: What is in memory, as of the last look; replaced, never changed.
     """
 
-    def __init__(self, served: Served, metrics: Metrics, upcoming: Callable[[], Job | None]) -> None:
+    def __init__(
+        self, served: Served, metrics: Metrics, upcoming: Callable[[], Job | None], keep_free_bytes: int = 0
+    ) -> None:
         self._models, self._session, self._controller = served.models, served.session, served.controller
         self._metrics, self._upcoming = metrics, upcoming
         self._names = tuple(draft.name for draft in self._session.drafts)
+        self._pressure = Pressure(self._session, keep_free_bytes, self._models.target.device)
         self._broken: set[int] = set()
         self._expected: Job | None = None
         self._looked_s = float("-inf")
@@ -74,11 +79,12 @@ class Driver:
         self.look()
 
     def look(self) -> None:
-        """Take in finished loads and note what is in memory, if the last look was a while ago."""
+        """Take in finished loads, give way to others' need of memory and note what is in memory, once in a while."""
         now_s = time.perf_counter()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             self._session.memory.poll()
+            self._pressure.check()
             self._metrics.look(self._session)
             if isinstance(self._controller, GuardedController):
                 self._metrics.look_at_guard(self._controller)
@@ -210,7 +216,9 @@ class Driver:
         self._broken.add(draft)
 
     def _tidy(self) -> None:
-        """After a step that broke off: counts that do not add up would make every later step fail."""
+        """After a step that broke off: nothing is held, and counts add up, else every later step would fail."""
+        self._session.start(())
+        self._session.memory.prefixes.settle()
         total = self._session.counters
         if total.committed != total.admitted + total.accepted + total.corrections:
             self._session.counters = Counters()

@@ -99,6 +99,15 @@ def bound(host: str, port: int) -> socket.socket:
     return listener
 
 
+def give_up_stuck_connections(listener: socket.socket, seconds: float) -> None:
+    """Have the system end a connection whose client takes nothing of what was sent to it for so long.
+
+    The server itself only stops writing to it; what lies in its buffers would keep the connection for ever.
+    """
+    if sys.platform.startswith("linux"):  # accepted connections inherit it
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(seconds * 1000)))
+
+
 def url_of(listener: socket.socket) -> str:
     """Where a bound socket is called."""
     host, port = listener.getsockname()[:2]
@@ -155,8 +164,9 @@ def serve(
         UserError: If the address cannot be had or the models cannot be opened.
     """
     listener = bound(config.host, config.port)
+    give_up_stuck_connections(listener, 2 * config.write_timeout_s)  # the server stops writing first, and says so
     metrics = Metrics()
-    worker = Worker(open_, metrics, config.queue)
+    worker = Worker(open_, metrics, config.queue, config.keep_free_bytes)
     try:
         served = _opened(worker)
         service = service_over(served, config, worker, metrics, info)

@@ -59,10 +59,14 @@ class Metrics:
         self.loads = Gauge("specpilot_loads", "Draft loads since the start", registry=one)
         self.evictions = Gauge("specpilot_evictions", "Drafts and KV blocks given up since the start", registry=one)
         self.budget = Gauge("specpilot_budget_bytes", "The memory budget", registry=one)
+        self.aside = Gauge(
+            "specpilot_set_aside_bytes", "Of the budget, given up for now since the machine is short", registry=one
+        )
         self.memory = Gauge("specpilot_memory_bytes", "Parts of the budget in use", ("part",), registry=one)
         self.kv_disk = Gauge("specpilot_kv_disk_bytes", "Stored KV on disk", registry=one)
+        self.kv_failed = Gauge("specpilot_kv_disk_failed", "1 = KV is no longer copied to disk", registry=one)
         self.resident = Gauge("specpilot_draft_resident", "1 = the draft is usable now", ("draft",), registry=one)
-        self.broken = Gauge("specpilot_draft_failed", "1 = the draft cannot be used any more", ("draft",), registry=one)
+        self.broken = Gauge("specpilot_draft_failed", "1 = the draft cannot be used", ("draft",), registry=one)
         self.guard = Gauge("specpilot_guard", "What the policy's guard did since the start", ("what",), registry=one)
         self.guard_lost = Gauge("specpilot_guard_lost_steps", "Worst recent loss against plain, steps", registry=one)
         self.falling_back = Gauge("specpilot_guard_falling_back", "1 = the heuristic decides", registry=one)
@@ -105,10 +109,12 @@ class Metrics:
         """Note what is in memory; only the thread that owns the session may call this."""
         memory = session.memory
         self.budget.set(memory.config.budget_bytes)
+        self.aside.set(memory.aside_bytes)
         self.memory.labels("kv").set(memory.kv.bytes)
         self.memory.labels("workspace").set(memory.config.workspace_bytes)
         self.memory.labels("drafts").set(memory.used_bytes - memory.kv.bytes - memory.config.workspace_bytes)
         self.kv_disk.set(memory.kv.disk_bytes)
+        self.kv_failed.set(memory.prefixes.disk.failed is not None)
         self.loads.set(memory.loads)
         self.evictions.set(memory.evictions)
         for index, draft in enumerate(memory.drafts):

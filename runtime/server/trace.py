@@ -75,6 +75,7 @@ def memory_state(session: DecodeSession) -> dict[str, Any]:
     memory = session.memory
     return {
         "budget_bytes": memory.config.budget_bytes,
+        "aside_bytes": memory.aside_bytes,
         "used_bytes": memory.used_bytes,
         "workspace_bytes": memory.config.workspace_bytes,
         "kv_bytes": memory.kv.bytes,

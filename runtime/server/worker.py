@@ -35,10 +35,11 @@ class Worker:
         open_: Opens what is served, in the worker's thread; PyTorch's settings belong to a thread.
         metrics: Where everything is counted.
         places: Most jobs that wait.
+        keep_free_bytes: Memory of the machine that is to stay available; 0 = it is not watched.
     """
 
-    def __init__(self, open_: Opener, metrics: Metrics, places: int) -> None:
-        self._open, self._metrics = open_, metrics
+    def __init__(self, open_: Opener, metrics: Metrics, places: int, keep_free_bytes: int = 0) -> None:
+        self._open, self._metrics, self._keep_free_bytes = open_, metrics, keep_free_bytes
         self.room: WaitingRoom[Job] = WaitingRoom(places)
         metrics.waiting.set_function(lambda: len(self.room))
         self._running: Job | None = None
@@ -138,7 +139,7 @@ class Worker:
     def _run(self) -> None:
         try:
             with self._open() as served:
-                driver = Driver(served, self._metrics, self.room.next)
+                driver = Driver(served, self._metrics, self.room.next, self._keep_free_bytes)
                 self._driver, self._served = driver, served
                 self._opened.set()
                 self._serve(driver)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -14,6 +15,7 @@ from runtime.memory.base import ReadKV, StoredBlock, WriteKV
 from runtime.memory.kv_store import Match
 from runtime.memory.kv_tree import Node, Tier
 from runtime.memory.manager import MemoryManager, Residency
+from runtime.memory.retries import FIRST_S, MOST_FAILURES, Retries
 from tests.factories import HandLoader, make_costs, make_memory_config, make_specs
 
 NAMES = ("a", "b", "c", "lookup")
@@ -43,6 +45,7 @@ class Memory(RuleBasedStateMachine):
         self.manager = MemoryManager(config, make_specs(NAMES), self.loader, make_costs(NAMES), self.disk)
         self.now_s = 0.0
         self.kept: int | None = None
+        self.most_bytes = self.manager.used_bytes  # in use before the last step
         self.admitted = Match()
         self.in_memory: list[Node] = []
 
@@ -80,6 +83,16 @@ class Memory(RuleBasedStateMachine):
     @rule()
     def release(self) -> None:
         self.kept = None
+
+    @rule(aside=st.integers(-10, 3000) | st.just(0))
+    def set_aside(self, aside: int) -> None:
+        before = self.manager.used_bytes
+        self.manager.set_aside(aside, self.kept, self.now_s)
+        manager, budget = self.manager, self.manager.config.budget_bytes
+        assert manager.aside_bytes == min(max(aside, 0), budget)
+        assert manager.budget_bytes == budget - manager.aside_bytes
+        assert manager.used_bytes == before or before > manager.budget_bytes  # nothing goes without need
+        assert manager.free_bytes >= 0 or manager.could_free(self.kept) == manager.free_bytes  # all that may go is gone
 
     @rule(seed=seeds, length=st.integers(1, 200), victim=victims)
     def retain(self, seed: int, length: int, victim: Victim) -> None:
@@ -124,6 +137,8 @@ class Memory(RuleBasedStateMachine):
     def budget_holds(self) -> None:
         assert self.manager.used_bytes <= self.manager.config.budget_bytes
         assert self.manager.peak_bytes <= self.manager.config.budget_bytes
+        assert self.manager.used_bytes <= max(self.manager.budget_bytes, self.most_bytes)
+        self.most_bytes = self.manager.used_bytes
         assert self.manager.kv.disk_bytes <= DISK_BYTES
 
     @invariant()
@@ -202,6 +217,63 @@ def test_load_now_stalls_until_resident() -> None:
     manager = MemoryManager(make_memory_config(), make_specs(NAMES), HandLoader(), make_costs(NAMES))
     assert manager.load_now(1, Victim.DRAFTS, 0.0)
     assert manager.resident(1)
+
+
+def test_what_is_set_aside_is_given_up_in_order_and_can_be_had_again() -> None:
+    loader = HandLoader()
+    manager = MemoryManager(make_memory_config(), make_specs(NAMES), loader, make_costs(NAMES))
+    for draft in (0, 1):
+        manager.prefetch(draft, Victim.DRAFTS, None, 0.0)
+        loader.finish()
+    manager.poll()
+    manager.touch(0, 1.0)
+    assert manager.prefixes.retain(text(0, N), copies, Victim.KV, 1.0) == N
+    given_up: list[int] = []
+    manager.on_evict = given_up.append
+    manager.set_aside(2500 - 2100, None, 2.0)  # KV is enough
+    assert manager.kv.bytes == 0 and given_up == []
+    manager.set_aside(1400, 1, 2.0)
+    assert given_up == [0] and manager.resident(1)  # though it was used, and the other was not: that one is in use now
+    assert not manager.prefetch(0, Victim.DRAFTS, 1, 2.0)
+    assert manager.could_ever_fit(0)
+    manager.set_aside(2500, 1, 2.0)
+    assert manager.resident(1) and manager.free_bytes < 0 and not manager.could_ever_fit(0)
+    assert manager.prefixes.retainable(text(0, N)) == 0
+    manager.set_aside(0, 1, 3.0)
+    assert manager.resident(1) and manager.prefetch(0, Victim.DRAFTS, 1, 3.0)
+
+
+def test_a_draft_that_failed_may_be_tried_again_when_its_time_has_come(caplog: pytest.LogCaptureFixture) -> None:
+    loader, now_s, hope = HandLoader(), [0.0], [True]
+    manager = MemoryManager(make_memory_config(), make_specs(NAMES), loader, make_costs(NAMES))
+    manager.retries = Retries(lambda draft: hope[0], lambda: now_s[0])
+    for failures in range(1, MOST_FAILURES + 1):
+        assert manager.prefetch(0, Victim.DRAFTS, None, 0.0)
+        loader.finish("gone")
+        manager.poll()
+        assert not manager.can_prefetch(0) and manager.states[0].failed == "gone"
+        now_s[0] += FIRST_S * 2 ** (failures - 1)
+        manager.poll()
+        assert manager.can_prefetch(0) is (failures < MOST_FAILURES)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2 and all("draft a cannot be loaded" in line and "gone" in line for line in told)
+    now_s[0] += 1e6
+    manager.poll()
+    assert not manager.can_prefetch(0)
+
+
+def test_a_draft_that_came_back_is_told_and_begins_afresh(caplog: pytest.LogCaptureFixture) -> None:
+    loader, now_s = HandLoader(), [0.0]
+    manager = MemoryManager(make_memory_config(), make_specs(NAMES), loader, make_costs(NAMES))
+    manager.retries = Retries(lambda draft: True, lambda: now_s[0])
+    for error in ("gone", None):
+        assert manager.prefetch(0, Victim.DRAFTS, None, 0.0)
+        loader.finish(error)
+        now_s[0] += FIRST_S
+        manager.poll()
+        manager.poll()
+    assert manager.resident(0) and "draft a could be loaded again" in caplog.text
+    assert manager.retries.fail(0) == 1
 
 
 def test_a_draft_larger_than_the_budget_is_never_loaded() -> None:

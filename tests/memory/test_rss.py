@@ -13,6 +13,7 @@ import pytest
 from agents.setup import PROJECT
 from benchmarks.memory import judge_cycles, judge_serving, load_and_evict
 from benchmarks.watching import Mark, Reading, _child, _read, watch
+from runtime.engine.native.library import kernels
 from runtime.errors import UserError
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads RssAnon from /proc, which is Linux's")
@@ -32,12 +33,13 @@ def test_loading_and_evicting_a_draft_holds_no_more_than_the_draft() -> None:
     found = judge_cycles(readings)
     draft = found["largest_draft_bytes"]
     assert found["cycles"] == CYCLES
-    assert draft > 30 * MIB  # the counted size is that of the fp32 weights
+    assert draft > (7 if kernels() else 30) * MIB  # the counted size is that of the weights, in 8 bit or fp32
     settled = [reading.now for reading in readings if reading.name == "loaded"][5:]
     assert statistics.median(settled[-6:]) - statistics.median(settled[:6]) < 0.02 * draft
-    assert found["held_over_draft"] < 0.1
-    assert found["load_peak"] < 1.35
-    assert found["left_after_eviction"] < 0.1
+    assert found["held_over_draft"] * draft < max(0.1 * draft, 2 * MIB)
+    extra_bytes = (found["load_peak"] - 1.0) * draft
+    assert extra_bytes < max(0.35 * draft, 6 * MIB)  # layers that become one product are held twice for a moment
+    assert found["left_after_eviction"] * draft < max(0.1 * draft, 2 * MIB)
 
 
 # -- judging -----------------------------------------------------------------------------------------------------

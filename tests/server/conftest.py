@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.machine import Machine
 from tests.server.serving import Running, running
 from tests.tiny_zoo import TinyZoo, copied
 
@@ -23,6 +24,12 @@ def steady(tiny_zoo: TinyZoo) -> Iterator[Running]:
     """A draft that is always there, one length, stored prefixes reused: the same request takes the same course."""
     with running(tiny_zoo.bundle, "static:lookup:4") as one:
         yield one
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Available memory in the test's hands."""
+    return Machine(monkeypatch)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from runtime.core import Decision, Outcome
 from runtime.server.config import ServerConfig
 from runtime.server.driver import Served
 from runtime.server.listening import Server, serve
+from runtime.server.worker import Opener
 
 MODEL = "tiny"
 PROMPT = "w5 w17 w3 w44 w9 w17 w3 w44"
@@ -102,6 +103,7 @@ def options(controller: str, kv_folder: Path | None = None) -> argparse.Namespac
         device="cpu",
         threads=1,
         dtype="float32",
+        engine="auto",
         kv_folder=kv_folder,
         kv_megabytes=64,
     )
@@ -115,7 +117,7 @@ def running(
     kv_folder: Path | None = None,
     **config: Any,
 ) -> Iterator[Running]:
-    """A server until the end of the block.
+    """A server over a bundle, until the end of the block.
 
     Args:
         bundle: What is served.
@@ -131,6 +133,13 @@ def running(
         with open_() as served:
             yield change(served)
 
+    with running_over(opened, ServerConfig(MODEL, port=0, **config)) as one:
+        yield one
+
+
+@contextmanager
+def running_over(opened: Opener, config: ServerConfig) -> Iterator[Running]:
+    """A server over whatever a test opens, until the end of the block."""
     ready, urls, servers, code = threading.Event(), list[str](), list[Server](), list[int]()
 
     def watch(url: str) -> None:
@@ -139,7 +148,7 @@ def running(
 
     def run() -> None:
         try:
-            code.append(serve(opened, ServerConfig(MODEL, port=0, **config), {}, watch, servers.append))
+            code.append(serve(opened, config, {}, watch, servers.append))
         finally:
             ready.set()
 
@@ -151,6 +160,15 @@ def running(
         yield one
     finally:
         one.stop()
+
+
+def ask(server: Running, tokens: int = 24, text: str = PROMPT) -> str:
+    """A chat of one message, greedily answered."""
+    with server.client() as client:
+        answer = client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": text}], temperature=0, max_tokens=tokens
+        )
+    return answer.choices[0].message.content or ""
 
 
 def until(fits: Callable[[], bool]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, NoReturn
 
 import openai
 import pytest
+from safetensors.torch import save_file
 from starlette.types import Message
 
 import runtime.kv_folder
@@ -20,19 +20,13 @@ from runtime.core import Decision, Outcome
 from runtime.decoding.live import LiveDecoder
 from runtime.server.driver import Served
 from runtime.server.sse import EventStream
-from tests.server.serving import MODEL, PROMPT, Running, running, until
+from runtime.session import DecodeSession
+from tests.server.machine import ENOUGH, Machine
+from tests.server.serving import MODEL, PROMPT, Running, ask, running, until
 from tests.tiny_zoo import TinyZoo
 
 TURNS: list[Any] = [{"role": "user", "content": PROMPT}]
-DRAFT = "zoo/drafts/one.draft.safetensors"
-
-
-def ask(server: Running, tokens: int = 24, text: str = PROMPT) -> str:
-    with server.client() as client:
-        answer = client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": text}], temperature=0, max_tokens=tokens
-        )
-    return answer.choices[0].message.content or ""
+LONG = "w5 w17 w3 w44 " * 10
 
 
 def broken_rounds(fails: Callable[[int | None], bool]) -> Callable[[Served], Served]:
@@ -111,50 +105,78 @@ def test_a_controller_that_fails_costs_speed_only(tiny_zoo: TinyZoo, steady: Run
         assert server.metric("specpilot_decide_failures_total") > 0
 
 
-def delete(bundle: Path) -> None:
-    (bundle / DRAFT).unlink()
-
-
-def truncate(bundle: Path) -> None:
-    path = bundle / DRAFT
-    path.write_bytes(path.read_bytes()[:-500])
-
-
-def replace(bundle: Path) -> None:
-    shutil.copyfile(bundle / "policy.onnx", bundle / DRAFT)
-
-
-@pytest.mark.parametrize("damage", [delete, truncate, replace])
-def test_a_draft_file_that_is_damaged_while_running_costs_that_draft(
-    bundle: Path, steady: Running, damage: Callable[[Path], None]
+@pytest.mark.parametrize(("method", "failures"), [("begin", 1), ("round", 2)])
+def test_a_request_that_fails_leaves_nothing_held(
+    tiny_zoo: TinyZoo, machine: Machine, method: str, failures: int
 ) -> None:
-    with running(bundle, "static:one:4") as server:
-        damage(bundle)
-        assert ask(server) == ask(steady)
-        until(lambda: server.draft_state("one") == "failed")
-        assert ask(server) == ask(steady)
+    """No stored prefix stays held and no draft counts as in use: all of it can be given up at once.
+
+    A round with a draft is tried again without it, so it has to fail twice.
+    """
+    sessions, left = list[DecodeSession](), list[int]()
+
+    def change(served: Served) -> Served:
+        decoder = served.session.decoder
+        assert isinstance(decoder, LiveDecoder)
+        good = getattr(decoder, method)
+
+        def fail(*arguments: Any) -> Any:
+            if left and left.pop():
+                raise RuntimeError("the device says no")
+            return good(*arguments)
+
+        setattr(decoder, method, fail)
+        sessions.append(served.session)
+        return served
+
+    with running(tiny_zoo.bundle, "static:one:4", change, keep_free_bytes=1 << 40) as server:
+        first = ask(server, text=LONG)
+        until(lambda: server.draft_state("one") == "resident")
+        (session,) = sessions
+        left += [1] * failures
+        with pytest.raises(openai.InternalServerError, match="failed on this device"):
+            ask(server, text=LONG)
+        until(lambda: bool(server.state()["idle"]))
+        assert session.memory.kv.held_bytes == 0 and session.memory.kv.bytes > 0
+        machine.available = 0
+        until(lambda: server.draft_state("one") == "stored")
+        until(lambda: session.memory.kv.bytes == 0)
+        machine.available = ENOUGH
+        until(lambda: server.metric("specpilot_set_aside_bytes") == 0)
+        assert ask(server, text=LONG) == first
+        assert server.metric('specpilot_requests_total{outcome="failed"}') == 1
 
 
-def test_a_full_disk_is_survived(tiny_zoo: TinyZoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_survived(
+    tiny_zoo: TinyZoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def full(*_: object) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(runtime.kv_folder, "save_file", full)
     with running(tiny_zoo.bundle, "plain_reuse", kv_folder=tmp_path / "kv") as server:
-        long = "w5 w17 w3 w44 " * 10
-        first = ask(server, text=long)
-        assert ask(server, text=long) == first
+        first = ask(server, text=LONG)
+        until(lambda: server.metric("specpilot_kv_disk_bytes") > 0)
+        assert server.metric("specpilot_kv_disk_failed") == 0
+        monkeypatch.setattr(runtime.kv_folder, "save_file", full)
+        other = ask(server, text="w9 w8 w7 w6 " * 10)
+        until(lambda: server.metric("specpilot_kv_disk_failed") == 1)
+        monkeypatch.setattr(runtime.kv_folder, "save_file", save_file)
+        assert ask(server, text=LONG) == first  # still served from what is stored
         assert server.metric('specpilot_prompt_tokens_total{source="reused"}') >= 32
-        assert server.state()["memory"]["kv_disk_bytes"] == 0
+        assert ask(server, text="w9 w8 w7 w6 " * 10) == other
+        assert ask(server, text="w20 w21 w22 w23 " * 10)
+        assert server.get("/health").status_code == 200
+    told = [line for line in caplog.messages if "no longer copied to disk" in line]
+    assert len(told) == 1 and "No space left on device" in told[0] and "free some room" in told[0]
+    assert not list((tmp_path / "kv").rglob("*.tmp"))
 
 
 def test_stored_kv_outlives_the_server(tiny_zoo: TinyZoo, tmp_path: Path) -> None:
-    long = "w5 w17 w3 w44 " * 10
     with running(tiny_zoo.bundle, "plain_reuse", kv_folder=tmp_path / "kv") as server:
-        first = ask(server, text=long)
+        first = ask(server, text=LONG)
     with running(tiny_zoo.bundle, "plain_reuse", kv_folder=tmp_path / "kv") as server:
         assert server.state()["memory"]["kv_disk_bytes"] > 0
-        assert ask(server, text=long) == first
+        assert ask(server, text=LONG) == first
         assert server.metric('specpilot_prompt_tokens_total{source="reused"}') >= 32
 
 

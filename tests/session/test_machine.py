@@ -95,6 +95,10 @@ class Serving(RuleBasedStateMachine):
     def expect(self, prompt: tuple[int, ...]) -> None:
         self.session.expect(Request("later", prompt, 1))
 
+    @rule(aside=st.integers(0, 3 * DRAFT))
+    def set_aside(self, aside: int) -> None:
+        self.session.set_aside(aside)
+
     @invariant()
     def the_text_is_plain(self) -> None:
         if self.asked is not None:
