@@ -9,11 +9,13 @@ import platform
 from pathlib import Path
 
 from runtime.bundle import library_versions
+from runtime.engine.native.library import kernels
+from runtime.engine.opening import TRANSFORMERS, TargetChoice, choose_engine
 from runtime.engine.sources import cache_folder
 from runtime.errors import UserError
 from runtime.live import LiveModels, open_models
 from runtime.profile import PROFILE_SCHEMA, Profile
-from runtime.profiling import measure_profile
+from runtime.profiling import EXTRA_LIBRARIES, measure_profile
 from runtime.threads import usable_threads
 from runtime.zoo import Zoo
 
@@ -29,15 +31,19 @@ def device_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def profile_path(zoo: Zoo, device: str, threads: int) -> Path:
-    """Where a measurement is kept: one file for this zoo, machine, thread count and these libraries."""
+def profile_path(zoo: Zoo, device: str, threads: int, engine: str = TRANSFORMERS) -> Path:
+    """Where a measurement is kept: one file for zoo, machine, thread count, engine, kernels and libraries."""
     facts = {
         "schema": PROFILE_SCHEMA,
         "target": zoo.target.fingerprint,
         "drafts": [draft.sha256 for draft in zoo.drafts],
         "machine": [device_name(), os.cpu_count(), device, threads],
-        "versions": library_versions("torch", "transformers"),
+        "versions": library_versions("torch", "transformers", *EXTRA_LIBRARIES.get(engine, ())),
     }
+    if engine != TRANSFORMERS:
+        facts["engine"] = engine
+    elif device == "cpu":
+        facts["kernels"] = kernels() is not None
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
     return cache_folder() / "profiles" / f"{zoo.name}-{key}.json"
 
@@ -50,6 +56,7 @@ def device_profile(
     remeasure: bool = False,
     progress: bool = True,
     models: LiveModels | None = None,
+    engine: str = TRANSFORMERS,
 ) -> Profile:
     """The kept profile of this device, or a new measurement (a minute or two).
 
@@ -60,16 +67,18 @@ def device_profile(
         threads: CPU threads; 0 = all cores.
         remeasure: Measure even if a profile is kept.
         progress: Whether to show a progress bar.
-        models: Models already in memory; None = opened if something is measured.
+        models: Models already in memory, of that engine; None = opened if something is measured.
+        engine: The engine to measure; ``auto`` as in ``runtime.engine.opening.choose_engine``.
     """
     threads = threads or usable_threads()
-    path = profile_path(zoo, device, threads)
+    engine = choose_engine(TargetChoice(target, device, threads=threads, engine=engine))
+    path = profile_path(zoo, device, threads, engine)
     if path.exists() and not remeasure:
         try:
             return Profile.load(path)
         except UserError:
             path.unlink()
-    models = models or open_models(zoo, target, device, threads)
+    models = models or open_models(zoo, target, device, threads, engine=engine)
     profile = measure_profile(models, threads=threads, progress=progress)
     profile.save(path)
     return profile

@@ -15,16 +15,17 @@ from runtime.control.topic import TopicPredictor
 from runtime.core import MemoryConfig
 from runtime.decoding.clock import WallClock
 from runtime.decoding.live import LiveDecoder
-from runtime.engine.dtypes import parse_dtype
+from runtime.engine.base import TargetModel
+from runtime.engine.drafts import draft_loader
 from runtime.engine.loaded_draft import load_with_one_thread
-from runtime.engine.sources import resolve_first
+from runtime.engine.opening import AUTO, TargetChoice, open_target
 from runtime.engine.tokenizers import load_tokenizer, refuse_unless_model_has_rows, refuse_unless_same_tokenizer
-from runtime.engine.transformers_model import TransformersModel
 from runtime.errors import UserError
 from runtime.kv_folder import KVFolder
 from runtime.loading import FileWork
 from runtime.memory.loader import ThreadLoader
 from runtime.memory.manager import MemoryManager
+from runtime.memory.retries import Retries
 from runtime.profile import CostModel
 from runtime.session import DecodeSession, SessionConfig
 from runtime.threads import usable_threads
@@ -37,7 +38,7 @@ class LiveModels:
 
     zoo: Zoo
     folder: Path
-    target: TransformersModel
+    target: TargetModel
     tokenizer: Any
 
     def encode(self, text: str) -> list[int]:
@@ -65,6 +66,7 @@ def open_models(
     threads: int = 0,
     dtype: str = "float32",
     tokenizer: str | None = None,
+    engine: str = AUTO,
 ) -> LiveModels:
     """Fetch (once) and load the target of a zoo.
 
@@ -78,17 +80,18 @@ def open_models(
         threads: CPU threads; 0 = as ``usable_threads``.
         dtype: What the target runs in, a name of ``DTYPES``; the drafts stay in fp32.
         tokenizer: Folder of another tokenizer (say, one with another chat template); None = the target's own.
+        engine: ``transformers``, ``llamacpp``, or ``auto``: llama.cpp if ``source`` names a GGUF file and
+            llama-cpp-python is installed, else transformers. See ``runtime.engine.opening.choose_engine``.
 
     Raises:
         UserError: If the target cannot be had or is not the one the zoo was made for, the device or dtype cannot be
             used, or a tokenizer does not mean the target's token ids.
     """
-    chosen = parse_dtype(dtype)
+    choice = TargetChoice(source, device, dtype, threads or usable_threads(), engine)
     _refuse_unless_usable(device, threads)
     disable_progress_bar()  # type: ignore[no-untyped-call]  # a bar per load says nothing here
-    torch.set_num_threads(threads or usable_threads())
-    folder = resolve_first((source,) if source else zoo.target.sources)
-    target = TransformersModel.load(folder, device, chosen)
+    torch.set_num_threads(choice.threads)
+    folder, target = open_target(choice, zoo.target.sources)
     got = target.fingerprint
     if got != zoo.target.fingerprint:
         raise UserError(
@@ -151,10 +154,13 @@ def open_session(
         disk_bytes=memory.disk_bytes if disk else 0,
     )
     expected_s = [costs.load_s(i) for i in range(len(specs))]
-    loader = ThreadLoader(FileWork.of_zoo(zoo, device, disk, models.folder), expected_s, load_with_one_thread)
+    load = draft_loader(models.target.engine, torch.get_num_threads(), kv_reserve_tokens)
+    work = FileWork.of_zoo(zoo, device, disk, models.folder, load)
+    loader = ThreadLoader(work, expected_s, load_with_one_thread)
     topic = TopicPredictor.load(zoo.folder / zoo.topic, zoo.draft_names) if zoo.topic else None
     decoder = LiveDecoder(models.target, specs, topic, margin, models.text)
     manager = MemoryManager(memory, specs, loader, costs, disk)
+    manager.retries = Retries(work.hopeful)
     clock = WallClock(models.target.synchronize)
     manager.prefixes.adopt(clock.now_s())
     try:

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from runtime.bundle import library_versions
@@ -29,9 +30,11 @@ from runtime.decoding.drafters.lookup import LookupDrafter
 from runtime.decoding.drafters.model import ModelDrafter
 from runtime.decoding.greedy import verify
 from runtime.decoding.live import LiveDecoder
+from runtime.engine.base import TargetModel
+from runtime.engine.draft_sequence import Draft
+from runtime.engine.drafts import draft_loader
 from runtime.engine.kv_state import KVState
-from runtime.engine.loaded_draft import LoadedDraft, load_with_one_thread
-from runtime.engine.transformers_model import TransformersModel
+from runtime.engine.loaded_draft import load_with_one_thread
 from runtime.errors import UserError
 from runtime.kv_folder import KVFolder
 from runtime.live import LiveModels
@@ -50,12 +53,17 @@ KV_TOKENS = (32, 128, 512)
 NARROW, WIDE = (2, 4, 8), (32, 128, 512)
 """Widths of a draft's forward: behind the reference context, and from nothing."""
 
+DRAFT_CELLS = 1024
+"""Tokens of KV that a draft's engine is asked to have room for."""
+
 GUESSES = 5
 ROUNDS, SLOW_ROUNDS = 9, 3
 LOADS = 4
 SWEEPS = 3
 """Everything is measured this often, and the median taken."""
 MOST_SLOWDOWN = 10.0
+EXTRA_LIBRARIES = {"llamacpp": ("llama-cpp-python",)}
+"""Distributions, by engine, whose versions belong to a measurement as well."""
 
 
 class Slowdown(NamedTuple):
@@ -113,7 +121,7 @@ def _sweep(models: LiveModels, threads: int, device: str, step: Callable[[str], 
         step("done")
     return Profile(
         device=device,
-        engine="transformers",
+        engine=target.engine,
         dtype=str(target.dtype).removeprefix("torch."),
         threads=threads,
         target=zoo.target.fingerprint,
@@ -130,7 +138,7 @@ def _sweep(models: LiveModels, threads: int, device: str, step: Callable[[str], 
         round_overhead_s=overhead_s,
         decode_slowdown=slowdown.decode,
         load_slowdown=slowdown.load,
-        versions=library_versions("torch", "transformers"),
+        versions=library_versions("torch", "transformers", *EXTRA_LIBRARIES.get(target.engine, ())),
     )
 
 
@@ -187,12 +195,13 @@ class Bench:
 
     def __init__(self, models: LiveModels) -> None:
         self.zoo = models.zoo
-        self.target: TransformersModel = models.target
+        self.target: TargetModel = models.target
         self.limit = self.target.context_limit
         self.context = min(REFERENCE_CONTEXT, self.limit // 2)
         rng = random.Random(0)
         self.tokens = [rng.randrange(self.target.vocab_size) for _ in range(min(self.limit, CONTEXTS[-1] + 64))]
-        work = FileWork.of_zoo(self.zoo, str(self.target.device), target_folder=models.folder)
+        load = draft_loader(self.target.engine, torch.get_num_threads(), min(self.limit, DRAFT_CELLS))
+        work = FileWork.of_zoo(self.zoo, str(self.target.device), target_folder=models.folder, load=load)
         self.loader = ThreadLoader(work, prepare=load_with_one_thread)
         self._warm_loader = False
 
@@ -346,7 +355,7 @@ class Bench:
             raise UserError(loaded.error)
         return loaded
 
-    def _guesses(self, payload: LoadedDraft) -> dict[int, Timed]:
+    def _guesses(self, payload: Draft) -> dict[int, Timed]:
         """A draft's forwards by width."""
         drafter = ModelDrafter(payload, self.target.embed, self.target.vocab_size)
 

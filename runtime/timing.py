@@ -32,6 +32,7 @@ def timed(
     rounds: int,
     synchronize: Callable[[], None],
     prepare: Callable[[Key], object] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Key, Timed]:
     """Time pieces of work in turn.
 
@@ -40,6 +41,7 @@ def timed(
         rounds: How often each is timed, after ``WARM_UP`` rounds that do not count (one if ``rounds`` is small).
         synchronize: Returns when all device work issued before is finished.
         prepare: Done before each piece, outside its time.
+        clock: Seconds: the wall's, or the process's own on a machine that others use.
     """
     samples: dict[Key, list[float]] = {key: [] for key in pieces}
     for number in range(-min(WARM_UP, max(1, rounds // 3)), rounds):
@@ -47,11 +49,11 @@ def timed(
             if prepare is not None:
                 prepare(key)
             synchronize()
-            begun_s = time.perf_counter()
+            begun_s = clock()
             piece()
             synchronize()
             if number >= 0:
-                samples[key].append(time.perf_counter() - begun_s)
+                samples[key].append(clock() - begun_s)
     return {key: median_of(values) for key, values in samples.items()}
 
 

@@ -17,6 +17,8 @@ from tqdm import tqdm
 from benchmarks.exactness.serving import run
 from benchmarks.exactness.tally import Tally
 from envs.traces import TraceSet
+from runtime.engine.base import TargetModel
+from runtime.engine.transformers_model import TransformersModel
 from runtime.errors import UserError
 from runtime.live import open_models
 from runtime.zoo import Zoo
@@ -90,11 +92,15 @@ def _work(settings: Settings, report: Callable[[int], None]) -> tuple[Tally, Fac
         "zoo": zoo.name,
         "target": zoo.target.fingerprint,
         "dtype": str(models.target.dtype).removeprefix("torch."),
-        "attention": str(models.target.model.config._attn_implementation),
+        "attention": _attention(models.target),
         "torch_threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
     return run(models, sets, settings.tokens, settings.seed, margin, traced, report), facts
+
+
+def _attention(target: TargetModel) -> str:
+    return str(target.model.config._attn_implementation) if isinstance(target, TransformersModel) else target.engine
 
 
 def _shared(settings: Settings, bar: Any) -> tuple[Tally, Facts]:

@@ -15,6 +15,7 @@ import torch
 
 from runtime.decoding.sampling import penalised
 from runtime.engine.base import CausalModel
+from runtime.engine.native.leaders import leaders
 
 MARGINS: dict[torch.dtype, float] = {torch.float32: 1e-3, torch.float16: 0.125, torch.bfloat16: 1.0}
 """Top-1/top-2 logit margin below which width may decide: at least twice the largest change of the gap between two of a
@@ -49,6 +50,12 @@ class Verdict(NamedTuple):
 def margin_of(dtype: torch.dtype) -> float:
     """The guard's margin for a dtype; the widest for one that is not known."""
     return MARGINS.get(dtype, max(MARGINS.values()))
+
+
+def margin_for(target: CausalModel) -> float:
+    """The margin that an engine measured for itself (``guard_margin``), else that of its dtype."""
+    measured = getattr(target, "guard_margin", None)
+    return margin_of(target.dtype) if measured is None else float(measured)
 
 
 def verify(
@@ -106,9 +113,5 @@ def verify(
 
 def _decide(logits: torch.Tensor, margin: float) -> tuple[list[int], list[bool]]:
     """The best token of each row (n, vocab), and whether it is too close to call; a width-1 forward always calls it."""
-    best = logits.argmax(dim=-1)
-    if len(logits) == 1:
-        return best.tolist(), [False]
-    top = logits.topk(2, dim=-1).values
-    close = ~(top[:, 0] - top[:, 1] >= margin)
-    return best.tolist(), close.tolist()
+    best, ahead = leaders(logits)
+    return best, [len(logits) > 1 and not lead >= margin for lead in ahead]  # also where it is not a number

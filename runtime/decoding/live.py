@@ -25,8 +25,8 @@ from runtime.decoding.drafters.model import ModelDrafter
 from runtime.decoding.sampling import Sampler
 from runtime.decoding.stopping import Cancelled, StopStrings, Text
 from runtime.engine.base import CausalModel
+from runtime.engine.draft_sequence import Draft
 from runtime.engine.kv_state import KVState
-from runtime.engine.loaded_draft import LoadedDraft
 from runtime.errors import UserError
 
 Floats = npt.NDArray[np.float32]
@@ -47,7 +47,7 @@ class LiveDecoder:
         target: The model whose text is produced. The decoder owns its sequence.
         drafts: What may guess, by index; those that are not loadable are look-up drafters.
         topic: The topic predictor; without it ``predicted`` is what was measured in training.
-        margin: Logit margin of the guard; None = by the target's dtype.
+        margin: Logit margin of the guard; None = the target's own.
         text: Text of generated tokens, for stop strings; None = requests with stop strings are refused.
     """
 
@@ -63,7 +63,7 @@ class LiveDecoder:
         self.drafts = tuple(drafts)
         self._topic = topic
         self._text = text
-        self._margin = greedy.margin_of(target.dtype) if margin is None else margin
+        self._margin = greedy.margin_for(target) if margin is None else margin
         self._expected = np.array([draft.expected for draft in self.drafts], dtype=np.float32)
         self._lookups = {
             index: LookupDrafter(draft.calibration) for index, draft in enumerate(self.drafts) if not draft.loadable
@@ -242,8 +242,10 @@ class LiveDecoder:
             return lookup
         model = self._models.get(draft)
         if model is None or model.draft is not payload:
-            if not isinstance(payload, LoadedDraft):
-                raise ValueError(f"expected draft {draft} as a LoadedDraft, got {payload!r}: load it first")
+            if not isinstance(payload, Draft):
+                raise ValueError(
+                    f"expected draft {draft} in memory (LoadedDraft, NativeDraft), got {payload!r}: load it first"
+                )
             spec = self.drafts[draft]
             model = ModelDrafter(payload, self._embed, self.target.vocab_size, spec.calibration)
             self._models[draft] = model

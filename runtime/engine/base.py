@@ -94,3 +94,22 @@ class CausalModel(Protocol):
     def synchronize(self) -> None:
         """Return when all work issued to the device is finished."""
         ...
+
+
+class TargetModel(CausalModel, Protocol):
+    """A causal model that a zoo's drafts may belong to, and whose KV may lie on disk."""
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine, as users and profiles give it."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Target fingerprint of the weights, the same in every engine, see ``runtime.engine.fingerprint``."""
+        ...
+
+    @property
+    def kv_name(self) -> str:
+        """What a stored KV belongs to: these weights in this format, computed by this engine."""
+        ...

@@ -17,6 +17,8 @@ from transformers import AutoConfig, AutoModel
 from transformers.initialization import no_init_weights
 
 from runtime.engine.draft_file import HEAD, DraftFile
+from runtime.engine.kv_cache import GrowingCache
+from runtime.engine.native.modules import NarrowMask
 from runtime.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class DraftNet(nn.Module):
             self.head = nn.Linear(self.body.config.hidden_size, len(vocab), bias=False)
         self.register_buffer("vocab", vocab.long(), persistent=False)
         accepted = inspect.signature(self.body.forward).parameters
+        self.narrow: NarrowMask | None = None  # where compiled kernels were installed
         self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
 
     def hidden(
@@ -60,7 +63,10 @@ class DraftNet(nn.Module):
             **kwargs: ``attention_mask``, ``position_ids`` and what else the base model takes.
         """
         state = {self._cache_argument: past_key_values, "use_cache": past_key_values is not None}
-        rows = inputs_embeds.to(self.body.dtype)  # the target may run in another dtype
+        dtype = self.body.dtype if self.narrow is None else torch.float32  # asking walks through the modules
+        rows = inputs_embeds.to(dtype)  # the target may run in another dtype
+        if self.narrow is not None and isinstance(past_key_values, GrowingCache):
+            kwargs |= self.narrow.arguments(rows.shape[1], past_key_values)
         hidden: torch.Tensor = self.body(inputs_embeds=rows, **state, **kwargs).last_hidden_state
         return hidden
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from runtime.engine.native.library import kernels
 from runtime.errors import UserError
 
 DTYPES: dict[str, torch.dtype] = {
@@ -12,7 +13,8 @@ DTYPES: dict[str, torch.dtype] = {
     "float16": torch.float16,
     "int8": torch.int8,
 }
-"""``int8`` keeps the linear layers' weights in 8 bit, with a scale per row, and computes in bf16."""
+"""``int8`` keeps the linear layers' weights in 8 bit, with a scale for 32 of them, and computes in fp32 where there are
+compiled kernels (``runtime.engine.native``); else with a scale per row, and in bf16."""
 
 
 def parse_dtype(name: str) -> torch.dtype:
@@ -26,6 +28,8 @@ def parse_dtype(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What activations and KV are kept in."""
-    return torch.bfloat16 if dtype == torch.int8 else dtype
+def compute_dtype(dtype: torch.dtype, device: str = "cpu") -> torch.dtype:
+    """What activations and KV are kept in, on a device."""
+    if dtype != torch.int8:
+        return dtype
+    return torch.float32 if device == "cpu" and kernels() is not None else torch.bfloat16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +15,6 @@ SAMPLES = 1024
 """Values read of every tensor; enough to tell fine-tunes apart, a few milliseconds for a small target."""
 
 
-@torch.no_grad()
 def target_fingerprint(model: nn.Module) -> str:
     """SHA-256 (hex) over name, shape and evenly spread values of every parameter.
 
@@ -24,8 +24,14 @@ def target_fingerprint(model: nn.Module) -> str:
     It is also what stands for the tokenizer: a draft reads through the target's embedding table and was bound to this
     hash when it was distilled, so its token ids mean the target's rows whatever a tokenizer file says.
     """
+    return fingerprint_of(sorted(model.named_parameters()))
+
+
+@torch.no_grad()
+def fingerprint_of(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """The same of parameters that need not be in a model, in the order of their names."""
     digest = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
+    for name, parameter in parameters:
         flat = parameter.detach().reshape(-1)
         sample = flat[:: max(1, flat.numel() // SAMPLES)].to("cpu", torch.bfloat16).contiguous()
         digest.update(f"{name}{tuple(parameter.shape)}".encode())

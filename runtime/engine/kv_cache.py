@@ -44,10 +44,27 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         values[..., self._length : end, :] = value_states
         return self._set_length(end)
 
+    def extend(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """Room for more tokens behind those held, which the caller fills.
+
+        Returns:
+            The buffers of keys and values, shape (batch, kv_heads, capacity, head_dim), and the tokens held before.
+        """
+        assert self._buffers is not None, "a layer without buffers has no shape yet"
+        before = self._length
+        keys, values = self._room(*self._buffers, before + tokens)
+        self._set_length(before + tokens)
+        return keys, values, before
+
     def crop_to(self, length: int) -> None:
         """Keep the first ``length`` tokens, all if there are fewer."""
         if length < self._length:
             self._set_length(length)
+
+    @property
+    def shaped(self) -> bool:
+        """Whether it has held a token, so that its shapes are known."""
+        return self._buffers is not None
 
     def _room(self, keys: torch.Tensor, values: torch.Tensor, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         held = self._buffers
@@ -89,6 +106,11 @@ class GrowingCache(Cache):
     @property
     def _growing(self) -> list[GrowingLayer]:
         return cast(list[GrowingLayer], self.layers)
+
+    def held(self, index: int) -> GrowingLayer | None:
+        """A layer that can be extended in place; None if it never held a token."""
+        layers = self._growing
+        return layers[index] if index < len(layers) and layers[index].shaped else None
 
     def crop_to(self, length: int) -> None:
         """Keep the first ``length`` tokens in every layer. Buffers stay allocated."""

@@ -5,6 +5,8 @@
 
 Keys are stored as the model computed them, with their positions in them: a state is good only behind the very tokens it
 was computed behind.
+
+An engine that does not show its keys and values gives an *opaque* state: bytes of its own, of so many tokens.
 """
 
 from __future__ import annotations
@@ -25,16 +27,18 @@ class KVState:
 
     Attributes:
         buffer: All numbers, flat; every tensor of ``layers`` is a view of it. Never changed.
-        layers: Keys and values of every layer, each of shape (1, kv_heads, length, head_dim).
+        layers: Keys and values of every layer, each of shape (1, kv_heads, length, head_dim); none if it is opaque.
+        opaque_tokens: Tokens that an opaque buffer covers; 0 if it is not opaque.
     """
 
     buffer: torch.Tensor
     layers: tuple[Layer, ...]
+    opaque_tokens: int = 0
 
     @property
     def length(self) -> int:
         """Tokens covered."""
-        return int(self.layers[0][0].shape[-2])
+        return self.opaque_tokens or int(self.layers[0][0].shape[-2])
 
     @property
     def bytes(self) -> int:
@@ -43,7 +47,9 @@ class KVState:
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """Shapes of keys and values, layer after layer: what ``of_buffer`` needs."""
+        """Shapes of keys and values, layer after layer; of an opaque state its length. What ``of_buffer`` needs."""
+        if self.opaque_tokens:
+            return ((self.opaque_tokens,),)
         return tuple(tuple(part.shape) for layer in self.layers for part in layer)
 
     @classmethod
@@ -59,12 +65,19 @@ class KVState:
         return state
 
     @classmethod
+    def opaque(cls, buffer: torch.Tensor, tokens: int) -> KVState:
+        """The state of ``tokens`` tokens that an engine keeps in bytes of its own, uint8, flat."""
+        return cls(buffer, (), tokens)
+
+    @classmethod
     def of_buffer(cls, buffer: torch.Tensor, shapes: Sequence[Shape]) -> KVState:
         """The state that a buffer holds.
 
         Raises:
             ValueError: If the buffer is not as long as the shapes say.
         """
+        if len(shapes) == 1 and len(shapes[0]) == 1:
+            return cls.opaque(buffer, shapes[0][0])
         sizes = [math.prod(shape) for shape in shapes]
         if sum(sizes) != buffer.numel() or len(shapes) % 2 or not shapes:
             raise ValueError(f"expected a KV buffer of {sum(sizes)} numbers, got {buffer.numel()}")

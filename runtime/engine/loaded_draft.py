@@ -10,14 +10,20 @@ from torch import nn
 
 from runtime.engine.draft_file import HEAD, DraftParts, opened_draft
 from runtime.engine.draft_net import DraftNet
+from runtime.engine.draft_sequence import TorchSequence
 from runtime.engine.malloc import release_free_memory, returned_when_freed
+from runtime.engine.native.blocks import BLOCK, of_rows
+from runtime.engine.native.install import compress_linears, install
+from runtime.engine.native.library import kernels
+from runtime.engine.native.linear import BlockLinear
+from runtime.engine.native.modules import NarrowMask
 from runtime.engine.packing import pack_linears, weight_bytes
 from runtime.errors import UserError
 
 
 @dataclass(frozen=True)
 class LoadedDraft:
-    """A draft without a sequence; every user keeps its own cache.
+    """Implements ``Draft`` in torch.
 
     Attributes:
         name: The draft's name in its zoo.
@@ -31,9 +37,17 @@ class LoadedDraft:
     vocab: tuple[int, ...]
     weight_bytes: int
 
+    def sequence(self) -> TorchSequence:
+        """A new, empty sequence."""
+        return TorchSequence(self.net)
+
 
 def load_draft(
-    path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32, target_folder: Path | None = None
+    path: Path,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    target_folder: Path | None = None,
+    sha256: str = "",
 ) -> LoadedDraft:
     """Read a draft file, dequantise it, build the network and pack it.
 
@@ -45,18 +59,24 @@ def load_draft(
         device: Torch device that the weights are brought to.
         dtype: What the draft runs in.
         target_folder: The target's folder, from which a recipe's weights are copied.
+        sha256: Hash (hex) that the file must have; empty = any.
 
     Raises:
-        UserError: If the file is missing, damaged or of another format, or a recipe's target is.
+        UserError: If the file is missing, damaged, another one or of another format, or a recipe's target is.
     """
     release_free_memory()  # of what made room for this draft
-    with opened_draft(path, target_folder) as file, returned_when_freed():
+    with opened_draft(path, target_folder, sha256) as file, returned_when_freed():
         name, vocab = file.header.name, tuple(file.vocab.tolist())
         net = DraftNet(file.header.config, file.vocab).requires_grad_(False).eval()
         net.vocab = net.vocab.to(device)
         _refuse_unless_fitting(net, file)
+        compressed = device == "cpu" and dtype == torch.float32 and kernels() is not None
         for parameter in file.names:
-            _place(net, parameter, file.tensor(parameter).to(device=device, dtype=dtype))
+            if not (compressed and _compressed(net, parameter, file)):
+                _place(net, parameter, file.tensor(parameter).to(device=device, dtype=dtype))
+        if compressed:
+            install(net)
+            net.narrow = NarrowMask(net.body)
     return LoadedDraft(name, net.to(device=device, dtype=dtype), vocab, weight_bytes(net))
 
 
@@ -76,14 +96,29 @@ def _refuse_unless_fitting(net: DraftNet, file: DraftParts) -> None:
         )
 
 
+def _compressed(net: DraftNet, parameter: str, file: DraftParts) -> bool:
+    """Put a matrix of 8 bit where it belongs as it is; whether it is one."""
+    path, _, leaf = _path_of(parameter).rpartition(".")
+    module = net.get_submodule(path)
+    if leaf != "weight" or type(module) is not nn.Linear or module.in_features % BLOCK:
+        return False
+    matrix = file.quantised(parameter)
+    if matrix is None:
+        return False
+    parent, _, name = path.rpartition(".")
+    setattr(net.get_submodule(parent), name, BlockLinear(of_rows(matrix.values, matrix.scale), module.bias))
+    return True
+
+
 def _place(net: DraftNet, parameter: str, tensor: torch.Tensor) -> None:
-    """Put a weight where it belongs, and pack its layer at once where that is possible."""
+    """Put a weight where it belongs; compress or pack its layer at once where that is possible."""
     path, _, leaf = _path_of(parameter).rpartition(".")
     module = net.get_submodule(path)
     setattr(module, leaf, nn.Parameter(tensor, requires_grad=False))
     if leaf == "weight" and type(module) is nn.Linear:
         alone = nn.ModuleDict({"layer": module})
-        pack_linears(alone)
+        if not compress_linears(alone):
+            pack_linears(alone)
         parent, _, name = path.rpartition(".")
         setattr(net.get_submodule(parent), name, alone["layer"])
 

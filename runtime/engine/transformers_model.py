@@ -22,6 +22,9 @@ from runtime.engine.fingerprint import target_fingerprint
 from runtime.engine.int8 import quantise_linears
 from runtime.engine.kv_cache import GrowingCache
 from runtime.engine.kv_state import KVState, total_length
+from runtime.engine.native.blocks import exact, nearest
+from runtime.engine.native.install import install
+from runtime.engine.native.modules import NarrowMask
 from runtime.engine.packing import pack_linears, weight_bytes
 from runtime.engine.suitability import ADVICE, context_limit, refuse_unless_croppable, refuse_unless_decoder
 from runtime.errors import UserError
@@ -35,20 +38,31 @@ _UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, Safeten
 
 
 class TransformersModel:
-    """Implements ``CausalModel``.
+    """Implements ``TargetModel``.
 
     Args:
-        model: The model, on its device and in its dtype. It is taken over: on CPU in fp32 its linear layers are packed.
-        pack: Whether to pack; for measurements.
-        int8: Whether to keep the weights of linear layers in 8 bit instead; meant for a model in bf16.
+        model: The model, on its device and in its dtype. It is taken over: on CPU in fp32 its layers are replaced by
+            faster ones, see ``runtime.engine.native`` and ``runtime.engine.packing``.
+        pack: Whether to replace any; for measurements.
+        native: Whether to use compiled kernels where there is a compiler; for measurements.
+        compress: Whether weights that lie on a grid of few bits are kept as those, which loses nothing.
+        int8: Whether to keep the weights of linear layers in 8 bit; meant for a model in ``compute_dtype``.
         fingerprint: The target fingerprint where it is known; None = taken from the weights.
 
     Raises:
         UserError: If the model keeps state that cannot be rolled back.
     """
 
+    engine = "transformers"
+
     def __init__(
-        self, model: PreTrainedModel, pack: bool = True, int8: bool = False, fingerprint: str | None = None
+        self,
+        model: PreTrainedModel,
+        pack: bool = True,
+        int8: bool = False,
+        fingerprint: str | None = None,
+        native: bool = True,
+        compress: bool = True,
     ) -> None:
         refuse_unless_croppable(model)
         self.model: PreTrainedModel = model.eval()  # type: ignore[no-untyped-call]
@@ -56,6 +70,8 @@ class TransformersModel:
         self._dtype, self._device = model.dtype, model.device
         self._format = torch.int8 if int8 else model.dtype
         self.fingerprint = fingerprint or target_fingerprint(model)  # of the weights as they came
+        if native and (pack or int8):
+            install(model, nearest if int8 else exact if compress else None)
         if int8:
             quantise_linears(model)
         elif pack:
@@ -69,6 +85,7 @@ class TransformersModel:
         self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
         self._can_keep_logits = "logits_to_keep" in accepted
         self._cache = GrowingCache()
+        self._narrow = NarrowMask(model)
         self._length = 0
         self._kv_bytes_per_token = self._measure_kv()
 
@@ -87,7 +104,7 @@ class TransformersModel:
         try:
             refuse_unless_decoder(AutoConfig.from_pretrained(folder, local_files_only=True), str(folder))
             fingerprint = _fingerprint_before(folder, dtype)
-            model = _read(folder, compute_dtype(dtype))
+            model = _read(folder, compute_dtype(dtype, device))
         except _UNREADABLE as error:
             raise UserError(
                 f"{folder}: expected a folder with a causal language model (config.json and safetensors), got: "
@@ -129,7 +146,7 @@ class TransformersModel:
     def kv_name(self) -> str:
         """What a stored KV belongs to: these weights in this format, computed by this engine on such a device."""
         versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-        return f"{self.fingerprint} {self._format} {self._device.type}, {versions}"
+        return f"{self.fingerprint} {self._format} {self._dtype} {self._device.type}, {versions}"
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], logits: Logits) -> torch.Tensor:
@@ -144,6 +161,7 @@ class TransformersModel:
         arguments: dict[str, Any] = {self._cache_argument: self._cache, "use_cache": True}
         if logits == "last" and self._can_keep_logits:
             arguments["logits_to_keep"] = 1
+        arguments |= self._narrow.arguments(len(tokens), self._cache)
         try:
             ids = torch.tensor([tokens], dtype=torch.long, device=self._device)
             rows: torch.Tensor = self.model(input_ids=ids, **arguments).logits[0]  # (n or 1, vocab)

@@ -16,6 +16,7 @@ from runtime.engine.dtypes import DTYPES, compute_dtype, parse_dtype
 from runtime.engine.fingerprint import target_fingerprint
 from runtime.engine.int8 import KERNEL_ROWS, Int8Linear, quantise_linears
 from runtime.engine.loaded_draft import LoadedDraft
+from runtime.engine.native.library import kernels
 from runtime.engine.packing import weight_bytes
 from runtime.engine.transformers_model import TransformersModel
 from runtime.errors import UserError
@@ -82,7 +83,8 @@ def test_quantised_target_accepts_itself(gamma: int) -> None:
 
 def test_names() -> None:
     assert parse_dtype("bfloat16") == torch.bfloat16
-    assert compute_dtype(torch.int8) == torch.bfloat16
+    assert compute_dtype(torch.int8, "cuda") == torch.bfloat16
+    assert compute_dtype(torch.int8) == (torch.bfloat16 if kernels() is None else torch.float32)
     with pytest.raises(UserError, match="expected one of float32, bfloat16, float16, int8"):
         parse_dtype("int4")
 

@@ -14,6 +14,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrain
 
 from runtime.decoding.drafters.model import ModelDrafter
 from runtime.decoding.live import LiveDecoder
+from runtime.engine.dtypes import compute_dtype
 from runtime.engine.suitability import refuse_unless_decoder
 from runtime.engine.tokenizers import load_tokenizer, refuse_unless_model_has_rows, refuse_unless_same_tokenizer
 from runtime.engine.transformers_model import TransformersModel
@@ -183,7 +184,7 @@ def test_another_tokenizer_must_mean_the_same_ids(tiny_zoo: TinyZoo, tmp_path: P
     with pytest.raises(UserError, match="the tokenizers differ"):
         open_models(tiny_zoo.zoo, source, threads=1, tokenizer=str(tmp_path))
     same = open_models(tiny_zoo.zoo, source, threads=1, tokenizer=source, dtype="int8")
-    assert same.target.dtype == torch.bfloat16
+    assert same.target.dtype == compute_dtype(torch.int8)
     with pytest.raises(UserError, match="unknown dtype 'int4'"):
         open_models(tiny_zoo.zoo, source, threads=1, dtype="int4")
 

@@ -10,8 +10,8 @@ from runtime.core import StopRule
 from runtime.decoding.drafters.base import NAN, Proposal, calibrated
 from runtime.decoding.sampling import Sampler
 from runtime.decoding.stop_rule import Confidence, guess_score
-from runtime.engine.kv_cache import GrowingCache
-from runtime.engine.loaded_draft import LoadedDraft
+from runtime.engine.draft_sequence import Draft
+from runtime.engine.native.leaders import likeliest
 from runtime.errors import UserError
 
 Embed = Callable[[Sequence[int]], torch.Tensor]
@@ -32,7 +32,7 @@ class ModelDrafter:
     """
 
     def __init__(
-        self, draft: LoadedDraft, embed: Embed, vocab_size: int, calibration: tuple[float, float] = (1.0, 0.0)
+        self, draft: Draft, embed: Embed, vocab_size: int, calibration: tuple[float, float] = (1.0, 0.0)
     ) -> None:
         if not draft.vocab or draft.vocab[0] < 0 or draft.vocab[-1] >= vocab_size:
             raise UserError(
@@ -43,8 +43,9 @@ class ModelDrafter:
         self._embed = embed
         self._vocab_size = vocab_size
         self._calibration = calibration
-        self._cache = GrowingCache()
-        self._seen = 0  # an interrupted forward leaves more than this in some layers
+        self._sequence = draft.sequence()
+        self._seen = 0  # an interrupted forward leaves more than this
+        self._ids = torch.tensor(draft.vocab)
         self._row_of = {token: row for row, token in enumerate(draft.vocab)}
 
     @property
@@ -57,7 +58,7 @@ class ModelDrafter:
 
     def settle(self, length: int) -> None:
         self._seen = min(self._seen, length)
-        self._cache.crop_to(self._seen)
+        self._sequence.crop_to(self._seen)
 
     def catch_up_tokens(self, committed: int) -> int:
         return max(0, committed - 1 - self._seen)
@@ -98,25 +99,21 @@ class ModelDrafter:
 
     def _forward(self, tokens: Sequence[int], keep: int) -> torch.Tensor:
         """Logits behind the last ``keep`` of ``tokens``, float32, shape (keep, V)."""
-        net = self.draft.net
-        embedded = self._embed(tokens).to(net.vocab.device)
-        hidden = net.hidden(embedded, self._cache)
+        logits = self._sequence.forward(self._embed(tokens), keep)
         self._seen += len(tokens)
-        logits: torch.Tensor = net.head(hidden[:, -keep:])[0]
-        return logits.float()
+        return logits
 
     def _likeliest(self, row: torch.Tensor) -> tuple[int, float]:
         """The greedy token and its raw probability."""
-        best = torch.max(row, dim=-1)
-        top = torch.exp(best.values - torch.logsumexp(row, dim=-1))
-        return self.draft.vocab[int(best.indices)], float(top)
+        best, probability = likeliest(row)
+        return self.draft.vocab[best], probability
 
     def _choose(self, row: torch.Tensor, text: Sequence[int], sampler: Sampler) -> tuple[int, torch.Tensor | None]:
         """The sampler's token behind ``text``, and what it was drawn from, shape (vocab,) of the target."""
         seen = [self._row_of[token] for token in text if token in self._row_of] if sampler.penalises else []
         chosen, q = sampler.guess(row, seen)
         if q is not None:
-            q = q.new_zeros(self._vocab_size).index_copy(0, self.draft.net.vocab, q)
+            q = q.new_zeros(self._vocab_size).index_copy(0, self._ids.to(q.device), q)
         return self.draft.vocab[chosen], q
 
     def _score(self, rows: torch.Tensor, known: Sequence[int]) -> tuple[int, int]:

@@ -1,0 +1,1 @@
+"""Everybody on the same prompts and weights: this engine and its controllers against what people use now."""

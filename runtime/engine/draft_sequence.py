@@ -1,0 +1,73 @@
+"""What a drafter asks of a draft in memory, whatever engine runs it: logits behind embedded tokens, and roll-back."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from runtime.engine.draft_net import DraftNet
+from runtime.engine.kv_cache import GrowingCache
+
+
+class DraftSequence(Protocol):
+    """A draft with the KV of one sequence."""
+
+    def forward(self, embedded: torch.Tensor, keep: int) -> torch.Tensor:
+        """Append tokens to the sequence.
+
+        Args:
+            embedded: Rows of the target's input embedding table, shape (1, n, width).
+            keep: Logits are wanted behind this many of the last tokens, 1 to n.
+
+        Returns:
+            Float32 logits over the draft's own vocabulary, shape (keep, V).
+        """
+        ...
+
+    def crop_to(self, length: int) -> None:
+        """Keep the first ``length`` tokens, or all if there are fewer."""
+        ...
+
+
+@runtime_checkable
+class Draft(Protocol):
+    """A draft in compute memory: what the loader delivers and a drafter runs. It has no sequence of its own."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the zoo."""
+        ...
+
+    @property
+    def vocab(self) -> tuple[int, ...]:
+        """Token id of every row of the head, ascending."""
+        ...
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the weights."""
+        ...
+
+    def sequence(self) -> DraftSequence:
+        """A new, empty sequence."""
+        ...
+
+
+class TorchSequence:
+    """Implements ``DraftSequence`` with a network in torch.
+
+    Args:
+        net: The network, shared by all its sequences.
+    """
+
+    def __init__(self, net: DraftNet) -> None:
+        self._net, self._cache = net, GrowingCache()
+
+    def forward(self, embedded: torch.Tensor, keep: int) -> torch.Tensor:
+        hidden = self._net.hidden(embedded.to(self._net.vocab.device), self._cache)
+        logits: torch.Tensor = self._net.head(hidden[:, -keep:])[0]
+        return logits.float()
+
+    def crop_to(self, length: int) -> None:
+        self._cache.crop_to(length)

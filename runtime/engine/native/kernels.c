@@ -1,0 +1,376 @@
+/* What a narrow forward consists of, for a few rows at a time: products with compressed weights, attention over a cache,
+ * the norm and the gate between them. Compiled on the machine that runs it (see library.py): GCC or Clang, any processor.
+ *
+ *   block of 4 bit   32 weights d * q + m, q in 0..15: 16 bytes (weight i low, weight i + 16 high), scales d and m
+ *   block of 8 bit   32 weights d * q, q in -127..127: 32 bytes, scale d
+ *   row of 8 bit     weights s * q, q in -127..127, one scale s for a whole row
+ *   halves           weights in bf16
+ *   floats           weights in fp32
+ *
+ * Each weight is read once for all rows, and made a float in a register. A row's result does not depend on how many rows
+ * are computed with it: every row is summed in the same order.
+ */
+#include <stdint.h>
+#include <string.h>
+
+typedef float floats __attribute__((vector_size(64)));
+typedef float floats8 __attribute__((vector_size(32)));
+typedef float floats4 __attribute__((vector_size(16)));
+typedef int32_t ints __attribute__((vector_size(64)));
+typedef uint16_t words __attribute__((vector_size(32)));
+typedef uint8_t bytes __attribute__((vector_size(16)));
+typedef _Float16 half;
+
+#ifdef __AVX512F__
+enum { SMALL = 5 }; /* rows up to which four outputs at once fit the registers */
+#else
+enum { SMALL = 2 };
+#endif
+enum { LANES = 16, BLOCK = 32, TILE = 8, OUTS = 4, CHUNK = 64 };
+enum { FOUR, EIGHT, ROWS, HALVES, FLOATS };
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+INLINE floats load(const float *from) {
+    floats value;
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+INLINE void store(float *to, floats value) { memcpy(to, &value, sizeof value); }
+
+INLINE float sum(floats value) {
+    floats8 a, b;
+    floats4 c, d;
+    memcpy(&a, &value, sizeof a);
+    memcpy(&b, (const char *)&value + sizeof a, sizeof b);
+    a += b;
+    memcpy(&c, &a, sizeof c);
+    memcpy(&d, (const char *)&a + sizeof c, sizeof d);
+    c += d;
+    return (c[0] + c[2]) + (c[1] + c[3]);
+}
+
+/* e^x for x <= 0, to a rounding or two; 0 below -87. Source: Cephes, expf. */
+INLINE floats exponential(floats x) {
+    const ints there = x > -87.0f;
+    x = (floats)((ints)x & there);
+    const ints n = __builtin_convertvector(x * 1.44269504f - 0.5f, ints);
+    const floats whole = __builtin_convertvector(n, floats);
+    const floats r = x - whole * 0.693359375f - whole * -2.12194440e-4f;
+    floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return (floats)((ints)(p * (floats)((n + 127) << 23)) & there);
+}
+
+/* -- products ----------------------------------------------------------------------------------------------------- */
+
+INLINE void codes4(const uint8_t *codes, floats *low, floats *high) {
+    bytes packed;
+    memcpy(&packed, codes, sizeof packed);
+    *low = __builtin_convertvector(__builtin_convertvector(packed & 15, ints), floats);
+    *high = __builtin_convertvector(__builtin_convertvector(packed >> 4, ints), floats);
+}
+
+INLINE floats signed_codes(const uint8_t *codes) {
+    bytes packed;
+    memcpy(&packed, codes, sizeof packed); /* widening unsigned bytes is one instruction, for signed GCC makes many */
+    return __builtin_convertvector(__builtin_convertvector(packed ^ 128, ints), floats) - 128.0f;
+}
+
+INLINE floats halves(const uint8_t *codes) {
+    words upper;
+    memcpy(&upper, codes, sizeof upper);
+    return (floats)(__builtin_convertvector(upper, ints) << 16);
+}
+
+/* The 32 weights of block `at`; those of a ROWS weight without their scale. */
+INLINE void weights(const int kind, const uint8_t *codes, const half *scales, long at, floats *low, floats *high) {
+    if (kind == FOUR) {
+        codes4(codes + at * 16, low, high);
+        const float d = (float)scales[2 * at], m = (float)scales[2 * at + 1];
+        *low = *low * d + m;
+        *high = *high * d + m;
+    } else if (kind == HALVES) {
+        *low = halves(codes + at * 64);
+        *high = halves(codes + at * 64 + 32);
+    } else if (kind == FLOATS) {
+        *low = load((const float *)(codes + at * 128));
+        *high = load((const float *)(codes + at * 128) + LANES);
+    } else {
+        *low = signed_codes(codes + at * 32);
+        *high = signed_codes(codes + at * 32 + LANES);
+        if (kind == EIGHT) {
+            *low *= (float)scales[at];
+            *high *= (float)scales[at];
+        }
+    }
+}
+
+/* Outputs `first` to `first + outs` of `rows` rows; kind, outs and rows are constants where this is inlined. */
+INLINE void tile(const int kind, const int outs, const int rows, const float *x, long width, const uint8_t *codes,
+                 const void *scales, long first, float *y, long outputs) {
+    const long blocks = width / BLOCK;
+    floats total[OUTS][TILE] = {{{0}}};
+    for (long b = 0; b < blocks; b++) {
+        floats low[OUTS], high[OUTS];
+        UNROLL for (int o = 0; o < outs; o++) weights(kind, codes, scales, (first + o) * blocks + b, &low[o], &high[o]);
+        UNROLL for (int r = 0; r < rows; r++) {
+            const floats a = load(x + r * width + b * BLOCK), c = load(x + r * width + b * BLOCK + LANES);
+            UNROLL for (int o = 0; o < outs; o++) {
+                total[o][r] += low[o] * a;
+                total[o][r] += high[o] * c;
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int o = 0; o < outs; o++) {
+            const float scale = kind == ROWS ? ((const float *)scales)[first + o] : 1.0f;
+            y[r * outputs + first + o] = sum(total[o][r]) * scale;
+        }
+    }
+}
+
+#define CASE(n) case n: tile(kind, outs, n, x, width, codes, scales, first, y, outputs); break;
+INLINE void few(const int kind, const int outs, int rows, const float *x, long width, const uint8_t *codes,
+                const void *scales, long first, float *y, long outputs) {
+    switch (rows) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) }
+}
+INLINE void many(const int kind, const int outs, int rows, const float *x, long width, const uint8_t *codes,
+                 const void *scales, long first, float *y, long outputs) {
+    switch (rows) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) }
+}
+
+/* Four outputs of any number of rows, in tiles of about the same size. */
+INLINE void quad(const int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales,
+                 long first, float *y, long outputs) {
+    for (long left = rows; left > 0;) {
+        const long size = left <= SMALL ? left : (left + (left + TILE - 1) / TILE - 1) / ((left + TILE - 1) / TILE);
+        if (size <= SMALL) {
+            few(kind, OUTS, size, x, width, codes, scales, first, y, outputs);
+        } else {
+            many(kind, 2, size, x, width, codes, scales, first, y, outputs);
+            many(kind, 2, size, x, width, codes, scales, first + 2, y, outputs);
+        }
+        left -= size;
+        x += size * width;
+        y += size * outputs;
+    }
+}
+
+INLINE void product(const int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales,
+                    float *y, long outputs, int threads) {
+    const long quads = outputs / OUTS;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long q = 0; q < quads; q++) quad(kind, x, rows, width, codes, scales, q * OUTS, y, outputs);
+    for (long o = quads * OUTS; o < outputs; o++)
+        for (long r = 0; r < rows; r++)
+            tile(kind, 1, 1, x + r * width, width, codes, scales, o, y + r * outputs, outputs);
+}
+
+/* y (rows, outputs) = x (rows, width) times the weight (outputs, width) transposed; width is a multiple of 32. */
+void multiply(int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales, float *y,
+              long outputs, int threads) {
+    switch (kind) {
+        case FOUR: product(FOUR, x, rows, width, codes, scales, y, outputs, threads); break;
+        case EIGHT: product(EIGHT, x, rows, width, codes, scales, y, outputs, threads); break;
+        case ROWS: product(ROWS, x, rows, width, codes, scales, y, outputs, threads); break;
+        case HALVES: product(HALVES, x, rows, width, codes, scales, y, outputs, threads); break;
+        case FLOATS: product(FLOATS, x, rows, width, codes, scales, y, outputs, threads); break;
+    }
+}
+
+/* The weight itself, (outputs, width) floats. */
+void expand(int kind, const uint8_t *codes, const void *scales, float *weight, long outputs, long width, int threads) {
+    const long blocks = width / BLOCK;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long o = 0; o < outputs; o++) {
+        const float row = kind == ROWS ? ((const float *)scales)[o] : 1.0f;
+        for (long b = 0; b < blocks; b++) {
+            floats low, high;
+            weights(kind, codes, scales, o * blocks + b, &low, &high);
+            store(weight + o * width + b * BLOCK, low * row);
+            store(weight + o * width + b * BLOCK + LANES, high * row);
+        }
+    }
+}
+
+/* -- between the products ----------------------------------------------------------------------------------------- */
+
+/* y = x / sqrt(mean(x^2) + eps) * weight, row by row; width is a multiple of 16. */
+void normalise(const float *x, const float *weight, float *y, long rows, long width, float eps) {
+    for (long r = 0; r < rows; r++, x += width, y += width) {
+        floats squares = {0};
+        for (long i = 0; i < width; i += LANES) squares += load(x + i) * load(x + i);
+        const float factor = 1.0f / __builtin_sqrtf(sum(squares) / width + eps);
+        for (long i = 0; i < width; i += LANES) store(y + i, load(x + i) * factor * load(weight + i));
+    }
+}
+
+/* y (rows, width) = silu(gate) * up, of rows (gate, up); width is a multiple of 16. */
+void gate(const float *x, float *y, long rows, long width) {
+    for (long r = 0; r < rows; r++, x += 2 * width, y += width) {
+        for (long i = 0; i < width; i += LANES) {
+            const floats g = load(x + i), e = exponential((floats)((ints)g | INT32_MIN)); /* e^-|g| */
+            const ints below = g < 0.0f;
+            const floats over = (floats)(((ints)e & below) | ((int32_t)0x3f800000 & ~below)); /* e or 1 */
+            store(y + i, g * over / (1.0f + e) * load(x + width + i));
+        }
+    }
+}
+
+/* Turn a head by its position: halves (a, b) become (a cos - b sin, b cos + a sin). */
+INLINE void turn(const float *from, const float *cosine, const float *sine, float *to, long size) {
+    const long half_size = size / 2;
+    for (long i = 0; i < half_size; i++) {
+        const float a = from[i], b = from[i + half_size];
+        to[i] = a * cosine[i] - b * sine[i];
+        to[i + half_size] = b * cosine[i + half_size] + a * sine[i + half_size];
+    }
+}
+
+/* What one query sees of `length` keys and values, by a running softmax over chunks; size is a multiple of 16. */
+INLINE void look(const float *query, const float *keys, const float *values, float *seen, long length, const long size,
+                 float scale) {
+    float most = -1e30f;
+    floats whole = {0};
+    for (long i = 0; i < size; i += LANES) store(seen + i, (floats){0});
+    for (long from = 0; from < length; from += CHUNK) {
+        const long count = length - from < CHUNK ? length - from : CHUNK;
+        const float *key = keys + from * size, *value = values + from * size;
+        float scores[CHUNK];
+        float best = most;
+        for (long j = 0; j < count; j++, key += size) {
+            floats dot = {0};
+            for (long i = 0; i < size; i += LANES) dot += load(query + i) * load(key + i);
+            scores[j] = sum(dot) * scale;
+            best = scores[j] > best ? scores[j] : best;
+        }
+        for (long j = count; j < CHUNK; j++) scores[j] = -1e30f;
+        const float shrink = exponential((floats){0} + (most - best))[0];
+        most = best;
+        whole *= shrink;
+        for (long j = 0; j < CHUNK; j += LANES) {
+            const floats weight = exponential(load(scores + j) - best);
+            store(scores + j, weight);
+            whole += weight;
+        }
+        for (long i = 0; i < size; i += 4 * LANES) { /* four sums at once: one would wait for itself */
+            floats total[4] = {{0}};
+            const long lanes = size - i < 4 * LANES ? (size - i) / LANES : 4;
+            for (long j = 0; j < count; j++)
+                for (long l = 0; l < lanes; l++) total[l] += scores[j] * load(value + j * size + i + l * LANES);
+            for (long l = 0; l < lanes; l++)
+                store(seen + i + l * LANES, load(seen + i + l * LANES) * shrink + total[l]);
+        }
+    }
+    const float share = 1.0f / sum(whole);
+    for (long i = 0; i < size; i += LANES) store(seen + i, load(seen + i) * share);
+}
+
+/* `look` with the size as a constant, for the usual ones. */
+INLINE void look_sized(const float *query, const float *keys, const float *values, float *seen, long length, long size,
+                       float scale) {
+    if (size == 64)
+        look(query, keys, values, seen, length, 64, scale);
+    else if (size == 128)
+        look(query, keys, values, seen, length, 128, scale);
+    else
+        look(query, keys, values, seen, length, size, scale);
+}
+
+/* Causal attention of `rows` new tokens behind `length` cached ones.
+ *
+ *   qkv      (rows, (heads + 2 groups) size): queries, keys, values of each token
+ *   cosine   (rows, size), and sine
+ *   keys     (groups, capacity, size): those of the new tokens are written behind the others; and values
+ *   seen     (rows, heads size)
+ */
+void attend(const float *qkv, const float *cosine, const float *sine, float *keys, float *values, float *seen, long rows,
+            long length, long capacity, long heads, long groups, long size, float scale, int threads) {
+    const long stride = (heads + 2 * groups) * size, each = heads / groups;
+    for (long r = 0; r < rows; r++) {
+        const float *own = qkv + r * stride;
+        const float *c = cosine + r * size, *s = sine + r * size;
+        for (long g = 0; g < groups; g++) {
+            const long at = (g * capacity + length + r) * size;
+            turn(own + (heads + g) * size, c, s, keys + at, size);
+            memcpy(values + at, own + (heads + groups + g) * size, size * sizeof(float));
+        }
+    }
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long p = 0; p < rows * heads; p++) {
+        const long r = p / heads, h = p % heads, at = h / each * capacity * size;
+        float query[512];
+        turn(qkv + r * stride + h * size, cosine + r * size, sine + r * size, query, size);
+        look_sized(query, keys + at, values + at, seen + p * size, length + r + 1, size, scale);
+    }
+}
+
+/* -- behind the last product -------------------------------------------------------------------------------------- */
+
+/* The place of the largest number of each row (the first of equals), and how far it is ahead of the next; not a number
+ * if the row holds one that is not. */
+void lead(const float *x, long rows, long count, int64_t *best, float *ahead) {
+    for (long r = 0; r < rows; r++, x += count) {
+        floats first = (floats){0} - __builtin_inff(), second = first;
+        ints place = {0}, strange = {0};
+        const long whole = count / LANES * LANES;
+        for (long i = 0; i < whole; i += LANES) {
+            const floats value = load(x + i);
+            const ints more = value > first;
+            strange |= value != value;
+            const floats less = (floats)(((ints)first & more) | ((ints)value & ~more));
+            const ints higher = less > second;
+            second = (floats)(((ints)less & higher) | ((ints)second & ~higher));
+            first = (floats)(((ints)value & more) | ((ints)first & ~more));
+            place = ((int32_t)i & more) | (place & ~more);
+        }
+        float top = -__builtin_inff(), next = top;
+        int64_t at = 0;
+        int odd = 0;
+        for (int l = 0; l < LANES; l++) {
+            const int64_t here = place[l] + l;
+            odd |= strange[l];
+            if (first[l] > top || (first[l] == top && here < at)) {
+                next = top > next ? top : next;
+                top = first[l];
+                at = here;
+            } else {
+                next = first[l] > next ? first[l] : next;
+            }
+            next = second[l] > next ? second[l] : next;
+        }
+        for (long i = whole; i < count; i++) {
+            odd |= x[i] != x[i];
+            if (x[i] > top) {
+                next = top;
+                top = x[i];
+                at = i;
+            } else {
+                next = x[i] > next ? x[i] : next;
+            }
+        }
+        best[r] = at;
+        ahead[r] = odd ? __builtin_nanf("") : top - next;
+    }
+}
+
+/* The softmax's share of each row's number at `best`: 1 / sum(e^(x - x[best])). */
+void share(const float *x, long rows, long count, const int64_t *best, float *shares) {
+    for (long r = 0; r < rows; r++, x += count) {
+        const float top = x[best[r]];
+        const long whole = count / LANES * LANES;
+        floats total = {0};
+        for (long i = 0; i < whole; i += LANES) total += exponential(load(x + i) - top);
+        float rest[LANES];
+        for (long l = 0; l < LANES; l++) rest[l] = whole + l < count ? x[whole + l] : -__builtin_inff();
+        total += exponential(load(rest) - top);
+        shares[r] = 1.0f / sum(total);
+    }
+}

@@ -1,0 +1,134 @@
+"""Modules that take the place of a model's own in narrow forwards, and leave wide ones to it.
+
+Each of them knows one formula. Whether a module of some model computes just that is not read off its name: it is tried,
+see ``install.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from runtime.engine.kv_cache import GrowingCache
+from runtime.engine.native.library import kernels
+from runtime.engine.native.shared import SharedProduct
+
+FEW_ROWS = 16
+"""Most tokens of a narrow forward: a verification, a short catch-up."""
+LARGEST_HEAD = 512
+"""Numbers of a head that the kernel has room for."""
+
+
+class Norm(nn.Module):
+    """``x / sqrt(mean(x^2) + eps) * weight``.
+
+    Args:
+        inner: The module it stands for.
+        weight: Float32, shape (width,).
+        eps: Added to the mean square.
+    """
+
+    def __init__(self, inner: nn.Module, weight: torch.Tensor, eps: float) -> None:
+        super().__init__()
+        self.inner, self._weight, self._eps, self._width = inner, weight.contiguous(), eps, weight.shape[0]
+        self._normalise = kernels().normalise
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows (..., width), normalised."""
+        count = rows.numel() // self._width
+        if count > FEW_ROWS or not rows.is_contiguous():
+            wide: torch.Tensor = self.inner(rows)
+            return wide
+        result = torch.empty_like(rows)
+        self._normalise(
+            rows.data_ptr(), self._weight.data_ptr(), result.data_ptr(), count, self._width, self._eps
+        )  # fmt: skip
+        return result
+
+
+class GatedMLP(nn.Module):
+    """``down(silu(gate(x)) * up(x))``.
+
+    Args:
+        inner: The module it stands for: with ``down_proj``.
+        product: Gate and up, side by side.
+    """
+
+    def __init__(self, inner: nn.Module, product: SharedProduct) -> None:
+        super().__init__()
+        self.inner, self._product = inner, [product]  # in a list: it is the inner module's child
+        self._width = product.sizes[0]
+        self._gate = kernels().gate
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """States (1, n, width) to the same shape."""
+        result: torch.Tensor
+        if rows.dim() != 3 or rows.shape[0] * rows.shape[1] > FEW_ROWS:
+            result = self.inner(rows)
+            return result
+        both = self._product[0](rows)
+        gated = both.new_empty((*rows.shape[:-1], self._width))
+        self._gate(both.data_ptr(), gated.data_ptr(), rows.shape[0] * rows.shape[1], self._width)
+        result = self.inner.down_proj(gated)  # type: ignore[operator]
+        return result
+
+
+class CachedAttention(nn.Module):
+    """Causal attention of a few tokens behind a cache: queries and keys turned by halves, full heads, no window.
+
+    Args:
+        inner: The module it stands for: with ``layer_idx``, ``o_proj`` and ``scaling``.
+        product: Queries, keys and values, side by side.
+        size: Numbers of a head.
+    """
+
+    def __init__(self, inner: nn.Module, product: SharedProduct, size: int) -> None:
+        super().__init__()
+        self.inner, self._product, self._size = inner, [product], size
+        self._heads, self._groups = product.sizes[0] // size, product.sizes[1] // size
+        self._layer, self._scale = int(inner.layer_idx), float(inner.scaling)  # type: ignore[arg-type]
+        self._attend = kernels().attend
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """As the module it stands for."""
+        cache = arguments.get("cache", arguments.get("past_key_values"))
+        batch, rows, _ = hidden_states.shape
+        layer = cache.held(self._layer) if isinstance(cache, GrowingCache) else None
+        if layer is None or position_embeddings is None or batch != 1 or rows > FEW_ROWS:
+            return self.inner(hidden_states, position_embeddings=position_embeddings, **arguments)
+        cosine, sine = position_embeddings
+        turned = self._product[0](hidden_states)
+        keys, values, length = layer.extend(rows)
+        seen = turned.new_empty((1, rows, self._heads * self._size))
+        self._attend(
+            turned.data_ptr(), cosine.data_ptr(), sine.data_ptr(), keys.data_ptr(), values.data_ptr(), seen.data_ptr(),
+            rows, length, keys.shape[-2], self._heads, self._groups, self._size, self._scale, torch.get_num_threads(),
+        )  # fmt: skip
+        return self.inner.o_proj(seen), None  # type: ignore[operator]
+
+
+class NarrowMask:
+    """What to pass as a mask where no layer asks for one, so that none is made.
+
+    Args:
+        model: A model whose attention modules are all replaced, or not.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        attentions = [part for part in model.modules() if isinstance(part, CachedAttention)]
+        layers = int(model.config.get_text_config(decoder=True).num_hidden_layers)  # type: ignore[union-attr, operator]
+        self._last = layers - 1 if len(attentions) == layers else None
+        self._none = torch.zeros(1, 1, 1, 1)  # of four dimensions: taken as it is
+
+    def arguments(self, rows: int, cache: GrowingCache) -> dict[str, torch.Tensor]:
+        """Arguments of a forward of ``rows`` tokens behind ``cache``."""
+        if self._last is None or rows > FEW_ROWS or cache.held(self._last) is None:
+            return {}
+        return {"attention_mask": self._none}
