@@ -17,10 +17,10 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-exact lint format bench bench-train bench-memory clean
+.PHONY: help train test test-exact lint format bench bench-train bench-engines bench-memory clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 train: $(STAMP)  ## train, evaluate and export a policy; Hydra overrides in ARGS="..."
 	$(PY) train.py $(ARGS)
@@ -45,6 +45,9 @@ bench: $(STAMP)  ## the benchmarks; arguments in ARGS="..."
 
 bench-train: $(STAMP)  ## speed of replay and of learning; arguments in ARGS="..."
 	$(PY) -m benchmarks.training $(ARGS)
+
+bench-engines: $(STAMP)  ## against transformers' generate and its speculation; arguments in ARGS="--bundle DIR ..."
+	$(PY) -m benchmarks.engines $(ARGS)
 
 bench-memory: $(STAMP)  ## memory held against the budget, and over 500 loads; arguments in ARGS="..."
 	$(PY) -m benchmarks.memory $(ARGS)
