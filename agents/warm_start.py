@@ -88,11 +88,13 @@ def read_weights(place: Path) -> Weights:
 
 
 def _of_graph(path: Path) -> Weights:
-    """The graph's weights by the policy's own names."""
+    """The graph's weights by the policy's own names. Of equal ones the export keeps one, and names the others."""
     import onnx
 
     graph = onnx.load(str(path)).graph
-    return {tensor.name: torch.as_tensor(onnx.numpy_helper.to_array(tensor).copy()) for tensor in graph.initializer}
+    found = {tensor.name: torch.as_tensor(onnx.numpy_helper.to_array(tensor).copy()) for tensor in graph.initializer}
+    same = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Identity"}
+    return found | {name: found[kept].clone() for name, kept in same.items() if kept in found}
 
 
 def load_weights(policy: Any, weights: Weights, source: str = "these weights") -> None:

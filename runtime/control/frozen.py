@@ -39,11 +39,14 @@ class FrozenController:
             raise UserError(
                 f"{path}: the policy reads {got}, this zoo and runtime give {expected}: use the bundle made for them"
             )
+        memory = [(name, shape) for name, shape in inputs.items() if name not in expected]
+        given = {value.name for value in self._session.get_outputs()}
+        if missing := {"action", *(f"next_{name}" for name, _ in memory)} - given:
+            raise UserError(f"{path}: the policy gives no {', '.join(sorted(missing))}: export the bundle again")
         # Places that graph and controller share: nothing is made or looked up by name in a decision.
         self._observation = np.zeros((1, observation_size), dtype=np.float32)
         self._mask = np.zeros((1, self._codec.offsets[-1]), dtype=np.bool_)
         self._action = np.zeros((1, len(self._codec.nvec)), dtype=np.int64)
-        memory = [(name, shape) for name, shape in inputs.items() if name not in expected]
         self._memory = [(np.zeros(shape, np.float32), np.zeros(shape, np.float32)) for _, shape in memory]
         self._places = self._session.io_binding()
         self._bind("observation", self._observation)

@@ -52,7 +52,10 @@ class CausalModel(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of activations and KV (bf16 for weights in 8 bit); sets the rounding scale of the margin guard."""
+        """Dtype of activations and KV; for weights in 8 bit see ``compute_dtype``.
+
+        It sets the margin of the guard, unless the engine has measured one for itself (``guard_margin``, logits).
+        """
         ...
 
     def forward(self, tokens: Sequence[int], logits: Logits) -> torch.Tensor:

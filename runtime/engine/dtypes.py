@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from runtime.engine.native.library import kernels
+from runtime.engine.native.install import usable
 from runtime.errors import UserError
 
 DTYPES: dict[str, torch.dtype] = {
@@ -32,4 +32,4 @@ def compute_dtype(dtype: torch.dtype, device: str = "cpu") -> torch.dtype:
     """What activations and KV are kept in, on a device."""
     if dtype != torch.int8:
         return dtype
-    return torch.float32 if device == "cpu" and kernels() is not None else torch.bfloat16
+    return torch.float32 if device == "cpu" and usable() else torch.bfloat16

@@ -13,8 +13,7 @@ from runtime.engine.draft_net import DraftNet
 from runtime.engine.draft_sequence import TorchSequence
 from runtime.engine.malloc import release_free_memory, returned_when_freed
 from runtime.engine.native.blocks import BLOCK, of_rows
-from runtime.engine.native.install import compress_linears, install
-from runtime.engine.native.library import kernels
+from runtime.engine.native.install import compress_linears, install, usable
 from runtime.engine.native.linear import BlockLinear
 from runtime.engine.native.modules import NarrowMask
 from runtime.engine.packing import pack_linears, weight_bytes
@@ -70,7 +69,7 @@ def load_draft(
         net = DraftNet(file.header.config, file.vocab).requires_grad_(False).eval()
         net.vocab = net.vocab.to(device)
         _refuse_unless_fitting(net, file)
-        compressed = device == "cpu" and dtype == torch.float32 and kernels() is not None
+        compressed = device == "cpu" and dtype == torch.float32 and usable()
         for parameter in file.names:
             if not (compressed and _compressed(net, parameter, file)):
                 _place(net, parameter, file.tensor(parameter).to(device=device, dtype=dtype))

@@ -75,7 +75,7 @@ def open_target(choice: TargetChoice, sources: Sequence[str]) -> tuple[Path, Tar
 
     Args:
         choice: What the user says; ``auto`` as in ``choose_engine``.
-        sources: The zoo's own, used in order if the user names none.
+        sources: The zoo's own, used in order if the user names none; llama.cpp takes the first GGUF file of them.
 
     Returns:
         The target's folder, and the target.

@@ -68,7 +68,7 @@ class TensorFile:
             header = json.loads(file.read(length))
             self._metadata: dict[str, str] = header.pop("__metadata__", {})
             self._entries = {name: _entry(facts, size - self._start) for name, facts in header.items()}
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise DamagedFileError(f"its header cannot be read: {error}") from error
 
     def keys(self) -> list[str]:

@@ -70,8 +70,8 @@ class TransformersModel:
         self._dtype, self._device = model.dtype, model.device
         self._format = torch.int8 if int8 else model.dtype
         self.fingerprint = fingerprint or target_fingerprint(model)  # of the weights as they came
-        if native and (pack or int8):
-            install(model, nearest if int8 else exact if compress else None)
+        replaced = install(model, nearest if int8 else exact if compress else None) if native and (pack or int8) else 0
+        self._kernels = "kernels" if replaced else "no kernels"
         if int8:
             quantise_linears(model)
         elif pack:
@@ -96,7 +96,8 @@ class TransformersModel:
         Args:
             folder: Folder with config.json and safetensors.
             device: Torch device.
-            dtype: Format of the weights; ``torch.int8`` for linear layers in 8 bit that compute in bf16.
+            dtype: Format of the weights; ``torch.int8`` for linear layers in 8 bit that compute as
+                ``compute_dtype`` says.
 
         Raises:
             UserError: If the folder holds no readable model, or one that cannot be rolled back.
@@ -146,7 +147,7 @@ class TransformersModel:
     def kv_name(self) -> str:
         """What a stored KV belongs to: these weights in this format, computed by this engine on such a device."""
         versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-        return f"{self.fingerprint} {self._format} {self._dtype} {self._device.type}, {versions}"
+        return f"{self.fingerprint} {self._format} {self._dtype} {self._device.type}, {self._kernels}, {versions}"
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], logits: Logits) -> torch.Tensor:

@@ -17,7 +17,7 @@ from agents.equivariant import join_scores, split_scores
 from agents.export import export_policy
 from agents.ppo import build_learner
 from agents.round_table import RoundTable
-from agents.warm_start import load_weights
+from agents.warm_start import _of_graph, load_weights
 from runtime.control.action import ActionCodec
 from runtime.control.frozen import FrozenController
 from runtime.control.observation import G, Observation, P, bounds
@@ -92,6 +92,19 @@ def test_weights_of_three_drafts_serve_six(tmp_path: Path) -> None:
     for row in observations_of(6, 20, 1).numpy():
         action, _ = large.predict(row, action_masks=mask, deterministic=True)
         assert codec.encode(frozen.decide(Observation(Phase.DECODE, row, mask))).tolist()[0] == int(action[0])
+
+
+def test_a_bundle_of_a_network_that_never_learned_serves_another_zoo(tmp_path: Path) -> None:
+    small, large = (
+        learner_of(3),
+        learner_of(6),
+    )  # its biases are all zero, and export keeps one of several that are equal
+    export_policy(small.policy, ActionCodec(3), len(bounds(3)[0]), tmp_path / "policy.onnx")
+    load_weights(large.policy, _of_graph(tmp_path / "policy.onnx"))
+    own, found = large.policy.state_dict(), small.policy.state_dict()
+    assert all(
+        torch.equal(own[name], found[name]) for name in own if name.startswith(("action_net.", "mlp_extractor.po"))
+    )
 
 
 def test_a_copied_draft_is_scored_as_its_twin() -> None:

@@ -98,3 +98,16 @@ def test_a_graph_of_other_inputs_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "policy.onnx", nodes, {"fixed": np.zeros((1, 5), dtype=np.int64)})
     with pytest.raises(UserError, match=r"the policy reads .* this zoo and runtime give .*: use the bundle made for"):
         FrozenController(path, N + 1, SIZE)
+
+
+def test_a_memory_that_is_not_given_back_is_refused(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Identity", ["fixed"], ["action"]),
+        helper.make_node("Identity", ["hidden"], ["next_hidden"]),
+    ]
+    path = write(tmp_path / "policy.onnx", nodes, {"fixed": np.zeros((1, 5), dtype=np.int64)}, memory=True)
+    model = onnx.load(str(path))
+    model.graph.node[1].output[0] = model.graph.output[1].name = "other"
+    onnx.save(model, str(path))
+    with pytest.raises(UserError, match="the policy gives no next_hidden: export the bundle again"):
+        FrozenController(path, N, SIZE)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from runtime.engine.draft_file import DraftHeader, save_draft
 from runtime.engine.draft_net import DraftNet, draft_config
+from runtime.engine.dtypes import compute_dtype
 from runtime.engine.kv_cache import GrowingCache
+from runtime.engine.loaded_draft import load_draft
 from runtime.engine.native import library
 from runtime.engine.native.blocks import Blocks, Form, blocks_of, exact, nearest, stacked
 from runtime.engine.native.install import install
@@ -259,6 +264,58 @@ def test_other_turns_are_refused() -> None:
     assert "CachedAttention" not in kinds(model)
 
 
+BOUNDED: dict[str, dict[str, Any]] = {
+    "gemma2": {"layer_types": ["full_attention"] * 3, "sliding_window": None},
+    "olmo": {"clip_qkv": 8.0, "head_dim": None},
+}
+
+
+@pytest.mark.parametrize("family", BOUNDED)
+def test_attention_that_bounds_large_numbers_stays(family: str) -> None:
+    """Small random numbers do not come near the bound: no trial tells these from plain attention."""
+    settings = {**WIDE_HEADS, "initializer_range": 0.02, **BOUNDED[family]}
+    model = random_model(family, {key: value for key, value in settings.items() if key != "head_dim" or value})
+    install(model, None)
+    assert "CachedAttention" not in kinds(model)
+
+
+class Gated(nn.Module):
+    """A gated MLP that cuts off, or wants to be told where it stands."""
+
+    def __init__(self, limit: float = math.inf) -> None:
+        super().__init__()
+        self.limit = limit
+        self.gate_proj, self.up_proj = nn.Linear(64, 32, bias=False), nn.Linear(64, 32, bias=False)
+        self.down_proj = nn.Linear(32, 64, bias=False)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        gate = self.gate_proj(rows).clamp(max=self.limit)
+        down: torch.Tensor = self.down_proj(functional.silu(gate) * self.up_proj(rows))
+        return down
+
+
+class ToldWhere(Gated):
+    def forward(self, rows: torch.Tensor, layer: int) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(rows)
+
+
+class NormOfTwo(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(32)), 1e-6
+
+    def forward(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(rows + residual, (32,), self.weight, self.eps)
+
+
+@pytest.mark.parametrize("module, replaced", [(Gated(), True), (Gated(limit=30.0), False), (ToldWhere(), False),
+                                              (NormOfTwo(), False)])  # fmt: skip
+def test_modules_of_another_form_stay_and_break_nothing(module: nn.Module, replaced: bool) -> None:
+    parent = nn.ModuleDict({"part": module}).requires_grad_(False)
+    install(parent, None)
+    assert (parent["part"] is not module) == replaced
+
+
 def test_low_precision_is_left() -> None:
     model = random_model("llama", WIDE_HEADS, torch.bfloat16)
     assert install(model) == 0
@@ -284,13 +341,32 @@ def test_int8_computes_in_floats_and_its_texts_are_exact() -> None:
     torch.testing.assert_close(narrow, wide, rtol=1e-4, atol=1e-4)
 
 
-def test_draft_nets_use_the_kernels_too() -> None:
-    source = made("llama")
+def cut(source: PreTrainedModel) -> DraftNet:
+    """A draft of the model's first two layers."""
     net = DraftNet(draft_config(source, 2), torch.arange(VOCAB))
     given = source.base_model.state_dict()
     net.body.load_state_dict({name: given[name] for name in net.body.state_dict()})
     net.head.weight = nn.Parameter(source.get_output_embeddings().weight.detach())  # type: ignore[no-untyped-call]
-    net.eval().requires_grad_(False)
+    return net.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_products_that_are_not_torchs_are_used_nowhere(
+    right: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("runtime.engine.native.install._multiplies", lambda: right)
+    source = made("llama")
+    net = cut(source)
+    header = DraftHeader("cut", "generalist", "", draft_config(source, 2), {})
+    save_draft(tmp_path / "draft", header, net.vocab.int(), net.weights())
+    assert ("BlockLinear" in kinds(load_draft(tmp_path / "draft").net)) == right
+    assert compute_dtype(torch.int8) == (torch.float32 if right else torch.bfloat16)
+    assert (install(source, nearest) > 0) == right
+
+
+def test_draft_nets_use_the_kernels_too() -> None:
+    source = made("llama")
+    net = cut(source)
     rows = normal(1, 9, 64)
     with torch.inference_mode():
         expected = net(rows, None)
@@ -342,6 +418,34 @@ def test_they_are_compiled_once(afresh: Path, monkeypatch: pytest.MonkeyPatch) -
     kernels.cache_clear()
     monkeypatch.setattr(library, "_compile", lambda compiler, path: pytest.fail("compiled again"))
     assert kernels() is not None
+
+
+def test_a_damaged_library_is_made_again(afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernels() is not None
+    (whole,) = afresh.rglob("*.so")
+    damaged = afresh / "other" / whole.relative_to(afresh)  # a path of its own: one that is open is not opened again
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"\x7fELF")
+    monkeypatch.setenv("SPECPILOT_CACHE", str(afresh / "other"))
+    kernels.cache_clear()
+    assert kernels() is not None
+    assert damaged.stat().st_size == whole.stat().st_size
+
+
+def test_threads_that_ask_at_once_compile_once(afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader's thread and the decoder's may both be the first; two compilers would write into one file."""
+    compiled, compile_ = [], library._compile
+
+    def slowly(compiler: str, path: Path) -> None:
+        compiled.append(path)
+        time.sleep(0.1)
+        compile_(compiler, path)
+
+    monkeypatch.setattr(library, "_compile", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        got = [each.result() for each in [pool.submit(kernels) for _ in range(4)]]
+    assert len(compiled) == 1
+    assert None not in got
 
 
 def test_blocks_know_their_shape() -> None:

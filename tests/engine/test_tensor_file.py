@@ -119,3 +119,10 @@ def test_a_header_that_cannot_be_is_refused(tmp_path: Path, facts: object) -> No
     (tmp_path / "a").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     with pytest.raises(DamagedFileError, match="header cannot be read"), opened(tmp_path / "a"):
         raise AssertionError("opened")
+
+
+def test_a_header_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    header = b"[" * 200_000
+    (tmp_path / "a").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(DamagedFileError, match="header cannot be read"), opened(tmp_path / "a"):
+        raise AssertionError("opened")

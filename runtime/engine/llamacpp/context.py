@@ -9,9 +9,10 @@ from one to the other copies nothing.
 What ``llama_decode`` does not like it answers by ending the process, so all arguments are checked before.
 
 **A row must not depend on how many rows are computed with it**, else keys and values behind guesses differ from plain
-decoding's, and 8-bit activations make logits of the smallest difference: measured, up to 1. llama.cpp has several
-attention kernels and chooses by width and context. With flash attention, keys in fp16 and values in bf16 there is one
-kernel for all widths; values in fp16 as well would bring in two more. That costs time: see ``docs/engines.md``.
+decoding's, and 8-bit activations make logits of the smallest difference: up to 1, measured on an earlier form of the
+engine. llama.cpp has several attention kernels and chooses by width and context. With flash attention, keys in fp16 and
+values in bf16 there is one kernel for all widths; values in fp16 as well would bring in two more. That costs time: see
+``docs/engines.md``.
 """
 
 from __future__ import annotations

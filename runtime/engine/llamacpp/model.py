@@ -31,7 +31,7 @@ CONTEXT_TOKENS = 4096
 """Longest sequence if nobody says otherwise: llama.cpp allocates the KV of all of them when it starts."""
 EXACT_MARGIN, WIDE_MARGIN = 1e-3, 1.2
 """Margin of the guard where wide forwards give the bits of narrow ones, and where they do not: twice the largest change
-of the gap between two of a position's ten best tokens (0.56), with other attention, see ``benchmarks/rounding.py``."""
+of the gap between two of a position's ten best tokens, 0.56 on an earlier form of the engine, with other attention."""
 EXACT_CHANGE = 1e-4
 """Largest change of a logit by width that counts as the same bits but for the head's sums."""
 ROLL_BACK_TOLERANCE = 0.02

@@ -1,7 +1,8 @@
 """Putting the compiled kernels into a model: by module replacement, each replacement tried against the original first.
 
 1. A norm, a gated MLP, an attention whose parts are there is replaced, if the replacement computes the same for random
-   input. What is not of that form, or answers otherwise (a norm of a query, a soft cap, another way to turn), stays.
+   input. What is not of that form, or answers otherwise (a norm of a query, another way to turn), stays; so does
+   attention whose scores or states are bounded (``BOUNDS``).
 2. Every linear layer whose weight lies on a grid of 4 or 8 bit is compressed, which loses nothing.
 
 Nothing is replaced on another device or in another dtype than fp32, or where there is no compiler.
@@ -30,18 +31,29 @@ LOGGER = logging.getLogger(__name__)
 
 QKV, GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 NEEDED = ("o_proj", "layer_idx", "scaling")
+BOUNDS = ("attn_logit_softcapping", "clip_qkv")
+"""Settings that bend or cut off attention's large scores or states, which random input need not reach."""
+LOUD = 1000.0
+"""Times that rows are as large where it is tried whether a gated MLP cuts off what is large."""
 LANES = 16
 """Widths of heads, norms and gates must be multiples of this."""
 TOLERANCE = 1e-4
 """Part of the spread of an answer by which a replacement may differ; rounding takes 1e-6."""
 PREFIX, WIDTH = 7, 3
 """Tokens in the cache and behind it, where attention is tried."""
-
 TILE_ROWS = 8
 """Rows that the product takes at once."""
 
+_OTHERWISE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+"""What a module raises that wants to be called otherwise, or is made otherwise."""
+
 Compress = Callable[[torch.Tensor], Blocks | None]
 Linear = nn.Linear | BlockLinear
+
+
+def usable() -> bool:
+    """Whether there are compiled kernels, and their products are torch's on this processor."""
+    return kernels() is not None and _multiplies()
 
 
 @torch.inference_mode()
@@ -53,9 +65,9 @@ def install(model: nn.Module, compress: Compress | None = exact) -> int:
         compress: Makes blocks of a weight, or None; None = no weight is compressed.
 
     Returns:
-        Modules replaced; 0 where there are no kernels.
+        Modules replaced; 0 where kernels are not ``usable``.
     """
-    if kernels() is None or not _suits(model) or not _multiplies():
+    if not usable() or not _suits(model):
         return 0
     compress = compress or _as_it_is
     replaced = 0
@@ -69,8 +81,8 @@ def install(model: nn.Module, compress: Compress | None = exact) -> int:
 
 
 def compress_linears(module: nn.Module, compress: Compress = exact) -> int:
-    """Replace every linear layer that can be compressed; returns how many, 0 where there are no kernels."""
-    if kernels() is None or not _suits(module) or not _multiplies():
+    """Replace every linear layer that can be compressed; returns how many, 0 where kernels are not usable."""
+    if not usable() or not _suits(module):
         return 0
     replaced = 0
     for parent in list(module.modules()):
@@ -102,9 +114,10 @@ def _norm(module: nn.Module) -> Norm | None:
     if weight.dim() != 1 or weight.shape[0] % LANES:
         return None
     rows = _random(1, WIDTH, weight.shape[0])
+    expected = _answer(module, rows)
     for scale in (weight, weight + 1.0):  # Gemma's weights are offsets from 1
         made = Norm(module, scale, eps)
-        if _agree(made(rows), module(rows)):
+        if _agree(_answer(made, rows), expected):
             return made
     return None
 
@@ -119,7 +132,8 @@ def _mlp(module: nn.Module, compress: Compress) -> GatedMLP | None:
         return None
     rows = _random(1, WIDTH, gate_up[0].in_features)
     made = GatedMLP(module, shared)
-    return made if _agree(made(rows), module(rows)) else None
+    tried = (rows, LOUD * rows)
+    return made if all(_agree(_answer(made, each), _answer(module, each)) for each in tried) else None
 
 
 def _attention(module: nn.Module, compress: Compress) -> CachedAttention | None:
@@ -130,15 +144,23 @@ def _attention(module: nn.Module, compress: Compress) -> CachedAttention | None:
     size = getattr(module, "head_dim", None)
     if not isinstance(size, int) or size % LANES or size > LARGEST_HEAD or any(n % size for n in shared.sizes):
         return None
-    if not all(hasattr(module, name) for name in NEEDED) or _windowed(module):
+    if shared.sizes[1] != shared.sizes[2] or not all(hasattr(module, name) for name in NEEDED):
         return None
-    trial = _Trial(module, shared.sizes[1] // size, size, qkv[0].in_features)
-    made = CachedAttention(module, shared, size)
     try:
-        expected = trial.run(module)
-    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # it wants to be called otherwise
+        if _bounded(module) or _windowed(module):
+            return None
+        trial = _Trial(module, shared.sizes[1] // size, size, qkv[0].in_features)
+        made = CachedAttention(module, shared, size)
+        expected, got = trial.run(module), trial.run(made)
+    except _OTHERWISE:
         return None
-    return made if all(map(_agree, trial.run(made), expected)) else None
+    return made if all(map(_agree, got, expected)) else None
+
+
+def _bounded(module: nn.Module) -> bool:
+    """Whether scores or states are bounded somewhere."""
+    owners = (module, getattr(module, "config", None))
+    return any(getattr(owner, name, None) is not None for owner in owners for name in BOUNDS)
 
 
 def _windowed(module: nn.Module) -> bool:
@@ -223,8 +245,17 @@ def _blocks(linear: Linear, compress: Compress) -> Blocks | None:
     return linear.blocks if isinstance(linear, BlockLinear) else compress(linear.weight.detach())
 
 
-def _agree(got: torch.Tensor, expected: torch.Tensor) -> bool:
-    if got.shape != expected.shape:
+def _answer(module: nn.Module, rows: torch.Tensor) -> torch.Tensor | None:
+    """What a module makes of rows; None if it is called otherwise, or answers with something else."""
+    try:
+        answer = module(rows)
+    except _OTHERWISE:
+        return None
+    return answer if isinstance(answer, torch.Tensor) else None
+
+
+def _agree(got: torch.Tensor | None, expected: torch.Tensor | None) -> bool:
+    if got is None or expected is None or got.shape != expected.shape:
         return False
     return bool((got - expected).abs().max() <= TOLERANCE * (expected.max() - expected.min()))
 

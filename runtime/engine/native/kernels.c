@@ -5,7 +5,6 @@
  *   block of 8 bit   32 weights d * q, q in -127..127: 32 bytes, scale d
  *   row of 8 bit     weights s * q, q in -127..127, one scale s for a whole row
  *   halves           weights in bf16
- *   floats           weights in fp32
  *
  * Each weight is read once for all rows, and made a float in a register. A row's result does not depend on how many rows
  * are computed with it: every row is summed in the same order.
@@ -27,7 +26,7 @@ enum { SMALL = 5 }; /* rows up to which four outputs at once fit the registers *
 enum { SMALL = 2 };
 #endif
 enum { LANES = 16, BLOCK = 32, TILE = 8, OUTS = 4, CHUNK = 64 };
-enum { FOUR, EIGHT, ROWS, HALVES, FLOATS };
+enum { FOUR, EIGHT, ROWS, HALVES };
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -99,9 +98,6 @@ INLINE void weights(const int kind, const uint8_t *codes, const half *scales, lo
     } else if (kind == HALVES) {
         *low = halves(codes + at * 64);
         *high = halves(codes + at * 64 + 32);
-    } else if (kind == FLOATS) {
-        *low = load((const float *)(codes + at * 128));
-        *high = load((const float *)(codes + at * 128) + LANES);
     } else {
         *low = signed_codes(codes + at * 32);
         *high = signed_codes(codes + at * 32 + LANES);
@@ -181,7 +177,6 @@ void multiply(int kind, const float *x, long rows, long width, const uint8_t *co
         case EIGHT: product(EIGHT, x, rows, width, codes, scales, y, outputs, threads); break;
         case ROWS: product(ROWS, x, rows, width, codes, scales, y, outputs, threads); break;
         case HALVES: product(HALVES, x, rows, width, codes, scales, y, outputs, threads); break;
-        case FLOATS: product(FLOATS, x, rows, width, codes, scales, y, outputs, threads); break;
     }
 }
 

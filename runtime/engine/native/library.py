@@ -14,6 +14,8 @@ import logging
 import os
 import shutil
 import subprocess
+import threading
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,9 @@ FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-
 COMPILERS = ("cc", "gcc", "clang")
 COMPILE_S = 120.0
 """A compiler that takes longer is given up."""
+
+_ONE_AT_A_TIME = threading.Lock()
+"""The loader's thread may ask while the decoder's does; both would compile into one file."""
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 _ARGUMENTS = {
@@ -49,14 +54,21 @@ def kernels() -> Any:
     if os.environ.get(VARIABLE) == "0":
         return None
     try:
-        compiler = _compiler()
-        path = cache_folder() / "kernels" / f"{_key(compiler)}.so"
-        if not path.exists():
-            _compile(compiler, path)
-        return _open(path)
+        with _ONE_AT_A_TIME:
+            return _kept_or_compiled()
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
         LOGGER.info("no compiled kernels (%s): torch's are used", error)
         return None
+
+
+def _kept_or_compiled() -> Any:
+    compiler = _compiler()
+    path = cache_folder() / "kernels" / f"{_key(compiler)}.so"
+    if path.exists():
+        with suppress(OSError):  # damaged, say by a full disk or a power cut: it is made again
+            return _open(path)
+    _compile(compiler, path)
+    return _open(path)
 
 
 def _compiler() -> str:
@@ -88,7 +100,7 @@ def _compile(compiler: str, path: Path) -> None:
         command = [compiler, *FLAGS, str(SOURCE), "-o", str(aside)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S, check=False)
         if done.returncode:
-            raise OSError(f"{compiler} failed: {done.stderr.strip().splitlines()[-1] if done.stderr else 'no message'}")
+            raise OSError(f"{compiler} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
 
 
 def _open(path: Path) -> Any:

@@ -103,7 +103,7 @@ class CachedAttention(nn.Module):
         layer = cache.held(self._layer) if isinstance(cache, GrowingCache) else None
         if layer is None or position_embeddings is None or batch != 1 or rows > FEW_ROWS:
             return self.inner(hidden_states, position_embeddings=position_embeddings, **arguments)
-        cosine, sine = position_embeddings
+        cosine, sine = position_embeddings[0].contiguous(), position_embeddings[1].contiguous()
         turned = self._product[0](hidden_states)
         keys, values, length = layer.extend(rows)
         seen = turned.new_empty((1, rows, self._heads * self._size))
