@@ -34,7 +34,7 @@ class Learned:
     """A trained policy.
 
     Attributes:
-        learner: With the best validated weights.
+        learner: With the weights that ``agent.keep`` names.
         curve: (decisions, speed-up over plain on the validation streams).
     """
 
@@ -43,7 +43,7 @@ class Learned:
 
 
 def learn(training: Training, checkpoint: Checkpoint | None = None) -> Learned:
-    """Train and return the policy with the best validated weights.
+    """Train and return the policy, with the weights that ``agent.keep`` names.
 
     Args:
         training: The run.
@@ -67,7 +67,7 @@ def learn(training: Training, checkpoint: Checkpoint | None = None) -> Learned:
                 _learn(training, learner, envs, standing)
         finally:
             vec_env.close()
-    if standing.best_weights is not None:
+    if settings.keep == "best" and standing.best_weights is not None:
         restore_weights(learner, standing.best_weights)
     return Learned(learner, tuple(standing.curve))
 

@@ -124,6 +124,7 @@ def export(config: DictConfig, setting: Setting, settings: AgentSettings, learne
         setting.profile,
         memory,
         {**training, "seed": config.seed, "validation": [list(point) for point in learned.curve]},
+        replace=True,  # a run that went on after its end
     )
     graph.unlink()
     return read_bundle(folder / "bundle")

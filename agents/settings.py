@@ -11,11 +11,13 @@ from runtime.core import GAMMAS, STOP_LEVELS
 ALGORITHMS = ("maskable_ppo", "ppo", "recurrent_ppo", "branching_dqn")
 NETWORKS = ("flat", "equivariant")
 NORMALISATIONS = ("table", "running")
+KEPT = ("best", "last")
 CHOICES = {
     "algorithm": ALGORITHMS,
     "network": NETWORKS,
     "normalise": NORMALISATIONS,
     "schedule": SCHEDULES,
+    "keep": KEPT,
     "actions": ACTION_SETS,
     "fixed_gamma": GAMMAS,
     "fixed_stop": tuple(range(len(STOP_LEVELS))),
@@ -71,6 +73,7 @@ class AgentSettings:
     checkpoint_every: int = 20_000
     patience: int = 0
     min_gain: float = 0.0
+    keep: str = "best"
     lstm_size: int = 128
     buffer_size: int = 100_000
     learning_starts: int = 1_000

@@ -89,19 +89,26 @@ class Bundle:
 
 
 def write_bundle(
-    folder: Path, policy: Path, zoo: Zoo, profile: Profile, memory: Mapping[str, int], training: Mapping[str, Any]
+    folder: Path,
+    policy: Path,
+    zoo: Zoo,
+    profile: Profile,
+    memory: Mapping[str, int],
+    training: Mapping[str, Any],
+    replace: bool = False,
 ) -> None:
     """Assemble a bundle beside ``folder`` and move it there whole.
 
     Args:
-        folder: Where the bundle will be; must not exist.
+        folder: Where the bundle will be; must not exist unless ``replace``.
         policy: The exported graph.
         zoo: The zoo; its files are copied.
         profile: The costs the policy was trained for.
         memory: ``budget_bytes``, ``workspace_bytes``, ``kv_reserve_tokens``, ``decision_interval``.
         training: Configuration of the training run, JSON-able.
+        replace: Whether a bundle that is there gives way, when the new one is whole.
     """
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    aside, before = (folder.with_name(f".{folder.name}.{os.getpid()}.{kind}") for kind in ("tmp", "before"))
     shutil.rmtree(aside, ignore_errors=True)
     (aside / ZOO_FOLDER).mkdir(parents=True)
     try:
@@ -125,9 +132,12 @@ def write_bundle(
                 "training": dict(training),
             },
         )
+        if replace and folder.exists():
+            folder.replace(before)
         aside.replace(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(before, ignore_errors=True)
 
 
 def read_bundle(folder: Path) -> Bundle:

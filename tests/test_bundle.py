@@ -53,6 +53,16 @@ def test_an_interrupted_write_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
+def test_a_run_that_goes_on_replaces_its_bundle(tiny_zoo: TinyZoo, tmp_path: Path) -> None:
+    write(tiny_zoo, tmp_path / "bundle")
+    (tmp_path / "bundle" / "left over").touch()
+    tiny, profile = tiny_zoo, Profile.load(tiny_zoo.profile)
+    write_bundle(tmp_path / "bundle", tiny.bundle / POLICY, tiny.zoo, profile, MEMORY, {"seed": 4}, replace=True)
+    assert read_bundle(tmp_path / "bundle").manifest["training"] == {"seed": 4}
+    assert not (tmp_path / "bundle" / "left over").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
 def test_an_existing_bundle_is_not_touched(tiny_zoo: TinyZoo, tmp_path: Path) -> None:
     write(tiny_zoo, tmp_path / "bundle")
     before = (tmp_path / "bundle" / "manifest.json").read_bytes()

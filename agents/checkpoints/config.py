@@ -20,6 +20,7 @@ FREE = (
     "agent.checkpoint_every",
     "agent.patience",
     "agent.min_gain",
+    "agent.keep",
 )
 """What may change from one part of a run to the next, everything below included."""
 

@@ -197,6 +197,15 @@ def test_training_stops_when_validation_gains_no_more(tmp_path: Path) -> None:
     assert [decisions for decisions, _ in more.curve] == [0, 32, 64, 96, 128]
 
 
+def test_the_last_weights_are_kept_where_that_is_asked(tmp_path: Path) -> None:
+    learn(tiny_training(tmp_path, "agent.eval_every=32"))
+    state, name = last(tmp_path).state, "mlp_extractor.policy_net.0.weight"
+    kept = {keep: learn(tiny_training(tmp_path, f"agent.keep={keep}"), last(tmp_path)) for keep in ("best", "last")}
+    weights = {keep: learned.learner.policy.state_dict()[name].numpy() for keep, learned in kept.items()}
+    trained, best = state["learner"]["parameters"]["policy"][name], state["standing"]["best_weights"]["policy"][name]
+    assert np.array_equal(weights["last"], trained) and np.array_equal(weights["best"], best)
+
+
 def test_gains_are_counted_from_the_last_gain() -> None:
     standing = Standing()
     better = [standing.note(step, speedup, 0.1) for step, speedup in enumerate((1.0, 1.06, 1.12, 1.05, 1.2))]
