@@ -32,7 +32,7 @@ def timed(
     rounds: int,
     synchronize: Callable[[], None],
     prepare: Callable[[Key], object] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] | None = None,
 ) -> dict[Key, Timed]:
     """Time pieces of work in turn.
 
@@ -41,19 +41,20 @@ def timed(
         rounds: How often each is timed, after ``WARM_UP`` rounds that do not count (one if ``rounds`` is small).
         synchronize: Returns when all device work issued before is finished.
         prepare: Done before each piece, outside its time.
-        clock: Seconds: the wall's, or the process's own on a machine that others use.
+        clock: Seconds; None = the wall's. The process's own, say, on a machine that others use.
     """
+    now_s = clock or time.perf_counter
     samples: dict[Key, list[float]] = {key: [] for key in pieces}
     for number in range(-min(WARM_UP, max(1, rounds // 3)), rounds):
         for key, piece in pieces.items():
             if prepare is not None:
                 prepare(key)
             synchronize()
-            begun_s = clock()
+            begun_s = now_s()
             piece()
             synchronize()
             if number >= 0:
-                samples[key].append(clock() - begun_s)
+                samples[key].append(now_s() - begun_s)
     return {key: median_of(values) for key, values in samples.items()}
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,6 @@ from runtime.engine.draft_net import DraftNet, draft_config
 from runtime.engine.dtypes import compute_dtype
 from runtime.engine.kv_cache import GrowingCache
 from runtime.engine.loaded_draft import load_draft
-from runtime.engine.native import library
 from runtime.engine.native.blocks import Blocks, Form, blocks_of, exact, nearest, stacked
 from runtime.engine.native.install import install
 from runtime.engine.native.leaders import leaders, likeliest
@@ -376,76 +372,6 @@ def test_draft_nets_use_the_kernels_too() -> None:
         got = torch.cat([net(rows[:, start:end], cache) for start, end in ((0, 4), (4, 5), (5, 9))], dim=1)
     assert "CachedAttention" in kinds(net)
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
-
-
-# -- the library -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def afresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """The library is looked for anew, in an empty cache folder, now and behind the test."""
-    monkeypatch.setenv("SPECPILOT_CACHE", str(tmp_path))
-    kernels.cache_clear()
-    yield tmp_path
-    kernels.cache_clear()
-
-
-def test_without_a_compiler_there_are_none(afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    assert kernels() is None
-    assert install(made("llama")) == 0
-    model = TransformersModel(made("llama"))
-    assert model.forward(TOKENS[:3], "all").shape == (3, VOCAB)
-
-
-def test_a_compiler_that_fails_is_no_error(afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = afresh / "cc"
-    broken.write_text("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho 'no such thing' >&2\nexit 1\n")
-    broken.chmod(0o755)
-    monkeypatch.setenv("CC", str(broken))
-    assert kernels() is None
-    assert not list(afresh.rglob("*.so"))
-
-
-def test_they_can_be_turned_off(afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(library.VARIABLE, "0")
-    assert kernels() is None
-
-
-def test_they_are_compiled_once(afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kernels() is not None
-    assert len(list(afresh.rglob("*.so"))) == 1
-    kernels.cache_clear()
-    monkeypatch.setattr(library, "_compile", lambda compiler, path: pytest.fail("compiled again"))
-    assert kernels() is not None
-
-
-def test_a_damaged_library_is_made_again(afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kernels() is not None
-    (whole,) = afresh.rglob("*.so")
-    damaged = afresh / "other" / whole.relative_to(afresh)  # a path of its own: one that is open is not opened again
-    damaged.parent.mkdir(parents=True)
-    damaged.write_bytes(b"\x7fELF")
-    monkeypatch.setenv("SPECPILOT_CACHE", str(afresh / "other"))
-    kernels.cache_clear()
-    assert kernels() is not None
-    assert damaged.stat().st_size == whole.stat().st_size
-
-
-def test_threads_that_ask_at_once_compile_once(afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loader's thread and the decoder's may both be the first; two compilers would write into one file."""
-    compiled, compile_ = [], library._compile
-
-    def slowly(compiler: str, path: Path) -> None:
-        compiled.append(path)
-        time.sleep(0.1)
-        compile_(compiler, path)
-
-    monkeypatch.setattr(library, "_compile", slowly)
-    with ThreadPoolExecutor(4) as pool:
-        got = [each.result() for each in [pool.submit(kernels) for _ in range(4)]]
-    assert len(compiled) == 1
-    assert None not in got
 
 
 def test_blocks_know_their_shape() -> None:
