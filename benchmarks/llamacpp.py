@@ -25,7 +25,7 @@ from typing import Any
 
 from agents.bootstrap import Speeds, ratio_interval
 from benchmarks.engines.base import Contender
-from benchmarks.engines.compare import Row, measure, warm_up
+from benchmarks.engines.compare import Row, earlier, measure, warm_up
 from benchmarks.engines.ours import Controlled, Sessions
 from benchmarks.engines.prompts import held_out
 from benchmarks.engines.setting import TRACES, open_bundle
@@ -38,7 +38,7 @@ from runtime.engine.llamacpp.model import CONTEXT_TOKENS
 from runtime.engine.opening import LLAMACPP
 from runtime.engine.sources import resolve_gguf
 from runtime.errors import UserError
-from runtime.files import read_json, write_json
+from runtime.files import write_json
 from runtime.live import LiveModels, open_models
 from runtime.profile import CostModel, Profile
 from runtime.threads import usable_threads
@@ -165,7 +165,7 @@ def run(options: argparse.Namespace) -> int:
         "device": device_name(), "cores": os.cpu_count(), "threads": threads, "policy": bundle.policy_sha256,
         "versions": library_versions("torch", "llama-cpp-python"), "max_tokens": options.max_tokens,
     }  # fmt: skip
-    rows = _earlier(options.out, facts)
+    rows = earlier(options.out, facts, SCHEMA)
 
     def keep(rows: list[Row], **more: Any) -> None:
         kept = [row._asdict() for row in rows]
@@ -185,16 +185,6 @@ def run(options: argparse.Namespace) -> int:
             f"{entry['contender']:<44} {entry['tokens_per_s']:6.1f} tokens/s  {ratio}  unlike {entry['unlike_plain']}"
         )
     return int(any(entry["unlike_plain"] for entry in entries if entry["contender"].startswith(OURS)))
-
-
-def _earlier(out: Path, facts: dict[str, Any]) -> list[Row]:
-    """Rows of a comparison under the same facts that was begun before."""
-    if not out.exists():
-        return []
-    before = read_json(out, "comparison", SCHEMA)
-    if unlike := [name for name, value in facts.items() if before.get(name) != value]:
-        raise UserError(f"{out}: a comparison under other facts ({', '.join(unlike)}): name another file, or remove it")
-    return [Row(**row) for row in before["rows"]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from runtime.control.base import Controller
 from runtime.control.topic import TopicPredictor
 from runtime.core import MemoryConfig
 from runtime.decoding.clock import WallClock
@@ -57,6 +58,15 @@ class LiveModels:
     def text(self, tokens: Sequence[int]) -> str:
         """``decode`` of any sequence, for stop strings and streaming."""
         return self.decode(list(tokens))
+
+
+@dataclass(frozen=True)
+class Served:
+    """What answers requests, owned by one thread: a target in memory, a session over it, and who decides."""
+
+    models: LiveModels
+    session: DecodeSession
+    controller: Controller
 
 
 def open_models(

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from agents.report.revision import git_revision
-from benchmarks.engines.compare import Difference, Row, differences, measure, warm_up
+from benchmarks.engines.compare import Difference, Row, differences, earlier, measure, warm_up
 from benchmarks.engines.memory import peaks
 from benchmarks.engines.prompts import Prompt, held_out
 from benchmarks.engines.report import summary, table
@@ -38,7 +38,7 @@ from runtime.bundle import library_versions
 from runtime.decoding.greedy import MARGINS
 from runtime.device import device_name
 from runtime.errors import UserError
-from runtime.files import read_json, write_json
+from runtime.files import write_json
 
 SCHEMA = 1
 
@@ -49,7 +49,7 @@ def run(options: Options, count: int, max_tokens: int, minutes: float, out: Path
     bundle = open_bundle(options.bundle)
     prompts = held_out(options.traces, bundle.zoo.target.fingerprint, count)
     facts = _facts(options, bundle.policy_sha256, max_tokens)
-    rows = _earlier(out, facts)
+    rows = earlier(out, facts, SCHEMA)
     with ExitStack() as opened:
         model, contenders = open_transformers(options, bundle)
         ours, static = open_ours(options, bundle, opened, floats=True)
@@ -116,19 +116,6 @@ def _facts(options: Options, policy: str, max_tokens: int) -> dict[str, Any]:
 
 def _keep(out: Path, facts: dict[str, Any], rows: list[Row], **more: Any) -> None:
     write_json(out, {"schema": SCHEMA, **facts, **more, "rows": [row._asdict() for row in rows]})
-
-
-def _earlier(out: Path, facts: dict[str, Any]) -> list[Row]:
-    """Rows of a comparison under the same facts that was begun before."""
-    if not out.exists():
-        return []
-    before = read_json(out, "comparison", SCHEMA)
-    unlike = [name for name, value in facts.items() if before.get(name) != value]
-    if unlike:
-        raise UserError(
-            f"{out}: a comparison under other facts ({', '.join(unlike)}): name another file, or remove this one"
-        )
-    return [Row(**row) for row in before["rows"]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

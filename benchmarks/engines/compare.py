@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
@@ -16,6 +17,8 @@ from transformers import PreTrainedModel
 
 from benchmarks.engines.base import PLAIN, Contender
 from benchmarks.engines.prompts import Prompt
+from runtime.errors import UserError
+from runtime.files import read_json
 
 WARM_UP_TOKENS = 12
 
@@ -28,6 +31,20 @@ class Row(NamedTuple):
     family: str
     seconds: float
     tokens: list[int]
+
+
+def earlier(out: Path, facts: dict[str, Any], schema: int) -> list[Row]:
+    """Rows of a comparison under the same facts that was begun before.
+
+    Raises:
+        UserError: If it was begun under others.
+    """
+    if not out.exists():
+        return []
+    before = read_json(out, "comparison", schema)
+    if unlike := [name for name, value in facts.items() if before.get(name) != value]:
+        raise UserError(f"{out}: a comparison under other facts ({', '.join(unlike)}): name another file, or remove it")
+    return [Row(**row) for row in before["rows"]]
 
 
 class Difference(NamedTuple):

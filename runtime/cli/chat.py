@@ -14,15 +14,12 @@ from typing import Any
 from runtime.cli import EXIT_USER_ERROR
 from runtime.cli.answering import answer, as_json, make_request
 from runtime.cli.common import (
-    Opened,
     add_command,
-    add_kv_options,
-    add_model_options,
     bundle_option,
     controller_options,
-    dtype_option,
     opened,
     refuse_unless_kv_options,
+    session_options,
 )
 from runtime.cli.conversation import Conversation
 from runtime.cli.counts import describe, one_line, since, snapshot, table
@@ -30,6 +27,7 @@ from runtime.cli.lines import interactive, piped_lines, typed_lines
 from runtime.cli.printer import Palette, Printer, palette_for, show_source_option
 from runtime.cli.text_options import TextSettings, add_text_options, text_settings
 from runtime.errors import UserError
+from runtime.live import Served
 
 EXAMPLES = (
     "specpilot chat --bundle outputs/latest/bundle --stats",
@@ -67,9 +65,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--stats", action="store_true", help="print a line of counters to stderr after every answer")
     parser.add_argument("--json", action="store_true", help="print every answer as a line of JSON, as generate does")
     show_source_option(parser)
-    add_model_options(parser)
-    dtype_option(parser)
-    add_kv_options(parser.add_argument_group("stored KV"))
+    session_options(parser)
     add_text_options(parser, max_tokens=512)
     parser.set_defaults(run=run)
 
@@ -109,7 +105,7 @@ class Chat:
 
     def __init__(
         self,
-        it: Opened,
+        it: Served,
         conversation: Conversation,
         settings: TextSettings,
         palette: Palette | None = None,

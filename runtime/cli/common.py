@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,8 @@ from runtime.core import MemoryConfig
 from runtime.engine.dtypes import DTYPES
 from runtime.errors import UserError
 from runtime.files import write_json
-from runtime.live import LiveModels, open_models, open_session
+from runtime.live import Served, open_models, open_session
 from runtime.profile import CostModel
-from runtime.session import DecodeSession
 
 EXIT_CODES = {0: "done", 2: "a mistake in the call or its files", 130: "interrupted"}
 """What every command's exit status means, unless it says otherwise."""
@@ -169,28 +167,38 @@ def write_out(path: Path, data: Mapping[str, Any]) -> None:
         raise UserError(f"--out {path} cannot be written ({error}): expected a name for a new file") from None
 
 
-@dataclass(frozen=True)
-class Opened:
-    """What answers: a target in memory, a session over it, and who decides."""
+def opener(options: argparse.Namespace, bundle: Bundle) -> Callable[[], AbstractContextManager[Served]]:
+    """Settle what the options of models, controller and stored KV name.
 
-    models: LiveModels
-    session: DecodeSession
-    controller: Controller
-
-
-@contextmanager
-def opened(options: argparse.Namespace) -> Iterator[Opened]:
-    """Check and open what the options of models, controller and stored KV name.
+    Returns:
+        Opens it, in the thread that will own it.
 
     Raises:
-        UserError: If something of it is damaged, missing or cannot be used.
+        UserError: If something of it is damaged, missing or cannot be used; opening may raise it too.
     """
-    bundle = read_bundle(options.bundle)
     bundle.zoo.verify_files()
     engine, costs = running(options, bundle)
     controller = open_controller(options, bundle, costs)
-    models = open_models(
-        bundle.zoo, options.target, options.device, options.threads, dtype=options.dtype, engine=engine
-    )
-    with open_session(models, *session_arguments(bundle, costs, options), kv_folder=options.kv_folder) as session:
-        yield Opened(models, session, controller)
+    arguments = session_arguments(bundle, costs, options)
+
+    @contextmanager
+    def opened() -> Iterator[Served]:
+        models = open_models(
+            bundle.zoo, options.target, options.device, options.threads, dtype=options.dtype, engine=engine
+        )
+        with open_session(models, *arguments, kv_folder=options.kv_folder) as session:
+            yield Served(models, session, controller)
+
+    return opened
+
+
+def opened(options: argparse.Namespace) -> AbstractContextManager[Served]:
+    """Check what ``opener`` needs, and open it at once."""
+    return opener(options, read_bundle(options.bundle))()
+
+
+def session_options(parser: argparse.ArgumentParser) -> None:
+    """What is answered with: models, their format, and stored KV."""
+    add_model_options(parser)
+    dtype_option(parser)
+    add_kv_options(parser.add_argument_group("stored KV"))

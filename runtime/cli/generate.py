@@ -12,13 +12,11 @@ from runtime.cli import EXIT_INTERRUPTED
 from runtime.cli.answering import answer, as_json, make_request
 from runtime.cli.common import (
     add_command,
-    add_kv_options,
-    add_model_options,
     bundle_option,
     controller_options,
-    dtype_option,
     opened,
     refuse_unless_kv_options,
+    session_options,
 )
 from runtime.cli.counts import describe, table
 from runtime.cli.printer import Printer, palette_for, show_source_option
@@ -49,9 +47,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--stats", action="store_true", help="print counters to stderr when done")
     parser.add_argument("--json", action="store_true", help="print text, token ids, finish_reason and counters as JSON")
     show_source_option(parser)
-    add_model_options(parser)
-    dtype_option(parser)
-    add_kv_options(parser.add_argument_group("stored KV"))
+    session_options(parser)
     add_text_options(parser, max_tokens=128)
     parser.set_defaults(run=run)
 

@@ -5,28 +5,22 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from runtime.bundle import Bundle, read_bundle
+from runtime.bundle import read_bundle
 from runtime.cli.common import (
     add_kv_options,
     add_model_options,
     bundle_option,
     controller_options,
     dtype_option,
-    open_controller,
+    opener,
     refuse_unless_kv_options,
-    session_arguments,
 )
-from runtime.cli.running import running
 from runtime.errors import UserError
-from runtime.live import open_models, open_session
 
 if TYPE_CHECKING:
     from runtime.server.config import ServerConfig
-    from runtime.server.driver import Served
 
 KEY_VARIABLE = "SPECPILOT_API_KEY"
 
@@ -118,11 +112,10 @@ def run(options: argparse.Namespace) -> int:
     refuse_unless_kv_options(options)
     bundle = read_bundle(options.bundle)
     config = server_config(options, options.model_id or bundle.zoo.name)
-    bundle.zoo.verify_files()
     if not config.local and not config.api_keys:
         print(f"warning: anybody who reaches {config.host} may use this server: set {KEY_VARIABLE}", file=sys.stderr)
     info = {"bundle": options.bundle.name, "policy": bundle.policy_sha256}
-    return serve(opener(bundle, options), config, info, lambda url: print(greeting(url, config), flush=True))
+    return serve(opener(options, bundle), config, info, lambda url: print(greeting(url, config), flush=True))
 
 
 def server_config(options: argparse.Namespace, model: str) -> ServerConfig:
@@ -144,25 +137,6 @@ def server_config(options: argparse.Namespace, model: str) -> ServerConfig:
         cors_origins=tuple(options.cors_origin),
         allowed_hosts=tuple(options.allow_host),
     )
-
-
-def opener(bundle: Bundle, options: argparse.Namespace) -> Callable[[], AbstractContextManager[Served]]:
-    """Opens what is served, in the thread that will own it."""
-    from runtime.server.driver import Served
-
-    engine, costs = running(options, bundle)
-    controller = open_controller(options, bundle, costs)
-    arguments = session_arguments(bundle, costs, options)
-
-    @contextmanager
-    def opened() -> Iterator[Served]:
-        models = open_models(
-            bundle.zoo, options.target, options.device, options.threads, dtype=options.dtype, engine=engine
-        )
-        with open_session(models, *arguments, kv_folder=options.kv_folder) as session:
-            yield Served(models, session, controller)
-
-    return opened
 
 
 def greeting(url: str, config: ServerConfig) -> str:

@@ -13,32 +13,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.control.base import Controller
 from runtime.control.guarded import GuardedController
 from runtime.control.observation import Observation
 from runtime.core import GAMMAS, PLAIN, Counters, Decision, Outcome, Phase
 from runtime.decoding.stopping import VisibleText, has_ended
-from runtime.live import LiveModels
+from runtime.live import Served
 from runtime.server import trace
 from runtime.server.faults import failed
 from runtime.server.jobs import Delta, Failed, Finished, Job, Usage
 from runtime.server.metrics import Metrics
 from runtime.server.pressure import Pressure
-from runtime.session import DecodeSession
 
 LOGGER = logging.getLogger(__name__)
 
 LOOK_S = 0.25
 """Least time between two looks at what is in memory; listing stored KV takes a moment."""
-
-
-@dataclass(frozen=True)
-class Served:
-    """What a server runs; owned by one thread."""
-
-    models: LiveModels
-    session: DecodeSession
-    controller: Controller
 
 
 @dataclass

@@ -17,10 +17,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from runtime.errors import UserError
+from runtime.live import Served
 from runtime.server.app import Service, create_app
 from runtime.server.chat import PromptReader
 from runtime.server.config import ServerConfig
-from runtime.server.driver import Served
 from runtime.server.metrics import Metrics
 from runtime.server.worker import Opener, Worker
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from runtime.server.driver import Driver, Served
+from runtime.live import Served
+from runtime.server.driver import Driver
 from runtime.server.faults import ApiError, busy, closing
 from runtime.server.jobs import Failed, Job
 from runtime.server.metrics import Metrics

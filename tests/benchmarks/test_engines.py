@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.engines.__main__ import _earlier, _keep, main
+from benchmarks.engines.__main__ import SCHEMA, _keep, main
 from benchmarks.engines.base import PLAIN
-from benchmarks.engines.compare import Row, measure
+from benchmarks.engines.compare import Row, earlier, measure
 from benchmarks.engines.prompts import Prompt, _deck
 from benchmarks.engines.report import summary, table
 from benchmarks.flame import Node, draw, sampled, tree
@@ -84,12 +84,12 @@ def test_ratios_are_to_plain_and_to_the_best_speculation() -> None:
 def test_rows_under_other_facts_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "engines.json"
     facts = {"threads": 2, "policy": "x"}
-    assert _earlier(out, facts) == []
+    assert earlier(out, facts, SCHEMA) == []
     rows = rows_of({PLAIN: 1.0, "a": 1.0})
     _keep(out, facts, rows)
-    assert _earlier(out, facts) == rows
+    assert earlier(out, facts, SCHEMA) == rows
     with pytest.raises(UserError, match="other facts \\(threads\\)"):
-        _earlier(out, {**facts, "threads": 1})
+        earlier(out, {**facts, "threads": 1}, SCHEMA)
 
 
 def test_a_bundle_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

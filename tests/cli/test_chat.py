@@ -15,9 +15,8 @@ import pytest
 from runtime.cli import main
 from runtime.cli.conversation import Conversation
 from runtime.cli.lines import typed_lines
-from runtime.core import Decision, Outcome
 from runtime.errors import UserError
-from runtime.session import DecodeSession
+from tests.cli.interrupting import interrupt_at
 from tests.tiny_zoo import TinyZoo
 
 FIRST = "w5 w17 w3 w44 w9 w17 w3 w44 w30 w31 w32 w33"
@@ -230,21 +229,6 @@ def test_a_template_that_refuses_is_told() -> None:
 
 
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------
-
-
-def interrupt_at(step: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Press Ctrl-C in the middle of a session's step, so many times."""
-    advance: Callable[[DecodeSession, Decision], Outcome] = DecodeSession.advance
-    done = 0
-
-    def interrupted(self: DecodeSession, decision: Decision) -> Outcome:
-        nonlocal done
-        done += 1
-        for _ in range(times if done == step else 0):
-            signal.raise_signal(signal.SIGINT)
-        return advance(self, decision)
-
-    monkeypatch.setattr(DecodeSession, "advance", interrupted)
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(

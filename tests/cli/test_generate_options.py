@@ -6,7 +6,6 @@ import argparse
 import json
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from runtime.bundle import read_bundle
 from runtime.cli import main
 from runtime.cli.common import open_controller
 from runtime.control.guarded import GuardedController
-from runtime.core import Decision, Outcome
 from runtime.profile import CostModel
-from runtime.session import DecodeSession
+from tests.cli.interrupting import interrupt_at
 from tests.tiny_zoo import TinyZoo
 
 PROMPT = "w5 w17 w3 w44 w9 w17 w3 w44"
@@ -123,21 +121,6 @@ def test_help_shows_examples_and_every_option(capsys: Capture) -> None:
 
 
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------
-
-
-def interrupt_at(step: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Press Ctrl-C in the middle of a session's step, so many times."""
-    advance: Callable[[DecodeSession, Decision], Outcome] = DecodeSession.advance
-    done = 0
-
-    def interrupted(self: DecodeSession, decision: Decision) -> Outcome:
-        nonlocal done
-        done += 1
-        for _ in range(times if done == step else 0):
-            signal.raise_signal(signal.SIGINT)
-        return advance(self, decision)
-
-    monkeypatch.setattr(DecodeSession, "advance", interrupted)
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -15,12 +15,12 @@ import httpx
 from openai import DefaultHttpxClient, OpenAI
 
 from runtime.bundle import read_bundle
-from runtime.cli.serve import opener
+from runtime.cli.common import opener
 from runtime.control.base import Controller
 from runtime.control.observation import Observation
 from runtime.core import Decision, Outcome
+from runtime.live import Served
 from runtime.server.config import ServerConfig
-from runtime.server.driver import Served
 from runtime.server.listening import Server, serve
 from runtime.server.worker import Opener
 
@@ -126,7 +126,7 @@ def running(
         kv_folder: Where stored KV goes.
         config: Fields of ``ServerConfig``.
     """
-    open_ = opener(read_bundle(bundle), options(controller, kv_folder))
+    open_ = opener(options(controller, kv_folder), read_bundle(bundle))
 
     @contextmanager
     def opened() -> Iterator[Served]:

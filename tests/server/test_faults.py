@@ -18,7 +18,7 @@ import runtime.kv_folder
 from runtime.control.observation import Observation
 from runtime.core import Decision, Outcome
 from runtime.decoding.live import LiveDecoder
-from runtime.server.driver import Served
+from runtime.live import Served
 from runtime.server.sse import EventStream
 from runtime.session import DecodeSession
 from tests.server.machine import ENOUGH, Machine

@@ -20,9 +20,8 @@ from benchmarks.mixture import prompts_by_domain
 from benchmarks.random_controller import RandomController
 from envs.zoo.prompts import FOLLOW_UPS
 from runtime.engine.sources import CACHE_VARIABLE, resolve_first
-from runtime.live import open_models, open_session
+from runtime.live import Served, open_models, open_session
 from runtime.server.config import ServerConfig
-from runtime.server.driver import Served
 from runtime.zoo import Zoo
 from tests.server.serving import Running, running_over
 
