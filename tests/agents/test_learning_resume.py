@@ -201,7 +201,7 @@ def test_the_last_weights_are_kept_where_that_is_asked(tmp_path: Path) -> None:
     learn(tiny_training(tmp_path, "agent.eval_every=32"))
     checkpoint, name = last(tmp_path), "mlp_extractor.policy_net.0.weight"
     best = checkpoint.state["standing"]["best_weights"]["policy"]
-    best[name] = np.asarray(best[name]) + 1.0  # the best need not have been better once; here they are others
+    best[name] = best[name] + 1.0  # the best need not have been better once; here they are others
     kept = {keep: learn(tiny_training(tmp_path, f"agent.keep={keep}"), checkpoint) for keep in ("best", "last")}
     weights = {keep: learned.learner.policy.state_dict()[name].numpy() for keep, learned in kept.items()}
     assert np.array_equal(weights["best"], best[name])
