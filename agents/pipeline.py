@@ -26,7 +26,7 @@ from envs.live import LiveWorld
 from runtime.bundle import Bundle, read_bundle, write_bundle
 from runtime.control.action import ActionCodec
 from runtime.control.observation import bounds
-from runtime.engine.opening import TargetChoice, choose_engine
+from runtime.engine.opening import TargetChoice, choose_engine, dtype_as_measured
 from runtime.files import sha256_file, write_json
 from runtime.live import LiveModels, open_models
 
@@ -156,9 +156,11 @@ def say_resumed(found: Found | None, training: Training) -> None:
 
 
 def open_target(config: DictConfig, setting: Setting) -> LiveModels:
-    """The target of the zoo, on the engine and as many threads as were profiled."""
-    threads, engine = config.device.threads or 0, choose_engine(TargetChoice(), setting.profile.engine)
-    return open_models(setting.zoo, config.zoo.target, threads=threads, engine=engine)
+    """The target of the zoo, on the engine, in the format and with as many threads as were profiled."""
+    profile, threads = setting.profile, config.device.threads or 0
+    engine = choose_engine(TargetChoice(), profile.engine)
+    dtype = dtype_as_measured(profile.engine, profile.dtype)
+    return open_models(setting.zoo, config.zoo.target, threads=threads, dtype=dtype, engine=engine)
 
 
 def live_world(config: DictConfig, setting: Setting, models: LiveModels, split: str) -> LiveWorld:

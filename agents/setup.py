@@ -25,6 +25,8 @@ from runtime.control.topic import TopicPredictor
 from runtime.core import DraftSpec, MemoryConfig
 from runtime.decoding.drafters.lookup import LookupDrafter
 from runtime.device import device_profile
+from runtime.engine.dtypes import AUTO_DTYPE
+from runtime.engine.opening import USUAL_DTYPE
 from runtime.errors import UserError
 from runtime.profile import CostModel, Profile
 from runtime.threads import usable_threads
@@ -84,7 +86,13 @@ def load_profile(config: DictConfig, zoo: Zoo, device: DictConfig | None = None)
     else:
         whole = Zoo.load(zoo.folder)  # measured once, whatever drafts a run asks for
         profile = device_profile(
-            whole, target=config.zoo.target, threads=threads, remeasure=device.remeasure, progress=config.progress
+            whole,
+            target=config.zoo.target,
+            threads=threads,
+            remeasure=device.remeasure,
+            progress=config.progress,
+            engine=config.engine,
+            dtype=USUAL_DTYPE if config.dtype == AUTO_DTYPE else config.dtype,
         )
     return profile if device.load_rounds is None else _with_loads(profile, float(device.load_rounds))
 
@@ -98,10 +106,18 @@ def _with_loads(profile: Profile, rounds: float) -> Profile:
     return dataclasses.replace(profile, drafts=drafts, simulated=True)
 
 
-def memory_budget(config: DictConfig, zoo: Zoo) -> MemoryConfig:
-    """The byte budget of the configuration."""
+def memory_budget(config: DictConfig, zoo: Zoo, kv_bytes_per_token: int | None = None) -> MemoryConfig:
+    """The byte budget of the configuration.
+
+    Args:
+        config: The composed configuration.
+        zoo: The zoo.
+        kv_bytes_per_token: Of the target on its engine; None = as the zoo's manifest says.
+    """
     env = config.env
-    return zoo.memory(env.kv_reserve_tokens, env.budget_drafts, env.budget_kv_tokens, env.disk_kv_tokens)
+    return zoo.memory(
+        env.kv_reserve_tokens, env.budget_drafts, env.budget_kv_tokens, env.disk_kv_tokens, kv_bytes_per_token
+    )
 
 
 def load_traces(config: DictConfig, zoo: Zoo, split: str) -> TraceSet:
@@ -132,7 +148,7 @@ def prepare(config: DictConfig) -> Setting:
     specs = zoo.specs(config.env.kv_reserve_tokens)
     costs = CostModel(profile, zoo.draft_names)
     topic = TopicPredictor.load(zoo.folder / zoo.topic, zoo.draft_names)
-    memory = memory_budget(config, zoo)
+    memory = memory_budget(config, zoo, profile.kv_bytes_per_token)
     world = WorldConfig(memory, config.env.decision_interval, config.env.max_steps)
     judged_costs = costs
     if config.suite.judged_device is not None:

@@ -20,6 +20,8 @@ from envs.fleet import fleet_plan
 from envs.traces import TraceSet
 from envs.workload import Workload
 from runtime.core import BLOCK_TOKENS
+from runtime.engine.dtypes import AUTO_DTYPE, DTYPES
+from runtime.engine.opening import AUTO, ENGINES, TRANSFORMERS, USUAL_DTYPE
 from runtime.errors import UserError
 from runtime.profile import Profile
 from runtime.zoo import Zoo
@@ -210,6 +212,30 @@ def _one_origin(device: DictConfig) -> Iterator[str]:
         Profile.load(project_path(device.profile))
 
 
+def _engine(engine: str, device: DictConfig) -> Iterator[str]:
+    yield from _as_measured("engine", engine, ENGINES, device)
+
+
+def _dtype(dtype: str, device: DictConfig) -> Iterator[str]:
+    yield from _as_measured("dtype", dtype, (AUTO_DTYPE, *DTYPES), device)
+
+
+def _as_measured(key: str, value: str, names: Collection[str], device: DictConfig) -> Iterator[str]:
+    """A profile is of one engine and one dtype, and a built device of the usual ones."""
+    if value not in names:
+        yield f"{key}: expected one of {', '.join(names)}, got '{value}'"
+    elif value != AUTO and (device.profile or device.built is not None):
+        built = device.built is not None
+        profile = None if built else Profile.load(project_path(device.profile))
+        usual = {"engine": TRANSFORMERS, "dtype": USUAL_DTYPE}[key]
+        measured = usual if profile is None else {"engine": profile.engine, "dtype": profile.dtype}[key]
+        if value != measured:
+            yield (
+                f"{key}: expected auto or {measured}, the {key} of device.{'built' if built else 'profile'}, got "
+                f"{value}: leave it out, or give another profile (`specpilot profile --{key} {value} --out FILE`)"
+            )
+
+
 def _ratios(device: DictConfig | None) -> Iterator[str]:
     if device is not None and device.built is not None:
         ratios = OmegaConf.to_container(device.built) if isinstance(device.built, DictConfig) else {}
@@ -304,6 +330,8 @@ RULES = (
     Rule(("env.name", "suite.env", "device"), _real_device),
     Rule(("suite.env", "suite.judged_device"), _judged_here),
     Rule(("device",), _one_origin),
+    Rule(("engine", "device"), _engine),
+    Rule(("dtype", "device"), _dtype),
     Rule(("device",), _ratios),
     Rule(("suite.judged_device",), _ratios),
     Rule(("env.budget_kv_tokens", "env.disk_kv_tokens"), _whole_blocks),

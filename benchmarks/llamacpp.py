@@ -5,6 +5,7 @@
 
 llama-cpp-python   ``Llama.generate`` at temperature 0: plain, and with its own ``LlamaPromptLookupDecoding``
 specpilot          plain, static controllers, the stacked heuristics, the bundle's policy without and with guard
+specpilot int8     with ``--int8 BUNDLE``: the torch engine in int8 under plain, stacked, that bundle's guarded policy
 
 Everybody answers one prompt, then the next, in an order that rotates. All texts of this engine must be its plain text:
 if one is not, the exit status is 1. Texts of ``Llama.generate`` are compared and counted. Rows are kept in the report:
@@ -17,7 +18,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any
 from agents.bootstrap import Speeds, ratio_interval
 from benchmarks.engines.base import Contender
 from benchmarks.engines.compare import Row, earlier, measure, warm_up
-from benchmarks.engines.ours import Controlled, Sessions
+from benchmarks.engines.ours import INT8, PLAIN_INT8, Controlled, Sessions, in_integers
 from benchmarks.engines.prompts import held_out
 from benchmarks.engines.setting import TRACES, open_bundle
 from runtime.bundle import Bundle, library_versions
@@ -111,7 +112,7 @@ def contenders(
 def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """One entry a contender: tokens/s, the ratio to plain ``Llama.generate`` with its 95% interval, unlike texts."""
     speeds = {name: _speeds(rows, name) for name in dict.fromkeys(row.contender for row in rows)}
-    plain = {row.prompt_id: row.tokens for row in rows if row.contender == PLAIN_OURS}
+    plains = {name: {r.prompt_id: r.tokens for r in rows if r.contender == name} for name in (PLAIN_OURS, PLAIN_INT8)}
     return [
         {
             "contender": name,
@@ -119,10 +120,16 @@ def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "tokens": int(sum(speed.tokens)),
             "tokens_per_s": sum(speed.tokens) / sum(speed.seconds),
             "ratio_to_plain": ratio_interval(speed, speeds[PLAIN_THEIRS])._asdict(),
-            "unlike_plain": sum(row.contender == name and row.tokens != plain[row.prompt_id] for row in rows),
+            "unlike_plain": _unlike([row for row in rows if row.contender == name], plains),
         }
         for name, speed in sorted(speeds.items())
     ]
+
+
+def _unlike(rows: Sequence[Row], plains: Mapping[str, Mapping[str, list[int]]]) -> int:
+    """Texts of one contender that are not its engine's plain ones."""
+    own = [plains[PLAIN_INT8 if row.contender.startswith(INT8) else PLAIN_OURS][row.prompt_id] for row in rows]
+    return sum(row.tokens != plain for row, plain in zip(rows, own, strict=True))
 
 
 def _speeds(rows: Sequence[Row], name: str) -> Speeds:
@@ -164,6 +171,7 @@ def run(options: argparse.Namespace) -> int:
     facts = {
         "device": device_name(), "cores": os.cpu_count(), "threads": threads, "policy": bundle.policy_sha256,
         "versions": library_versions("torch", "llama-cpp-python"), "max_tokens": options.max_tokens,
+        "int8": "" if options.int8 is None else open_bundle(options.int8).policy_sha256,
     }  # fmt: skip
     rows = earlier(options.out, facts, SCHEMA)
 
@@ -173,6 +181,7 @@ def run(options: argparse.Namespace) -> int:
 
     with ExitStack() as opened:
         everybody = contenders(models, bundle, profile, threads, opened)
+        everybody += in_integers(options.int8, threads, opened) if options.int8 else []
         warm_up(everybody, prompts[0])
         if not measure(everybody, prompts, options.max_tokens, rows, keep, until_s, not options.no_progress):
             print(f"{len({row.prompt_id for row in rows})} of {len(prompts)} prompts: run the same command again")
@@ -184,7 +193,7 @@ def run(options: argparse.Namespace) -> int:
         print(
             f"{entry['contender']:<44} {entry['tokens_per_s']:6.1f} tokens/s  {ratio}  unlike {entry['unlike_plain']}"
         )
-    return int(any(entry["unlike_plain"] for entry in entries if entry["contender"].startswith(OURS)))
+    return int(any(entry["unlike_plain"] for entry in entries if entry["contender"].startswith((OURS, INT8))))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -197,6 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no prompt behind this")
     parser.add_argument("--traces", type=Path, default=TRACES, help="held-out traces, whose prompts are asked")
     parser.add_argument("--profile", type=Path, help="the device's profile (default: the kept one, else measured)")
+    parser.add_argument("--int8", type=Path, help="bundle trained for the torch engine's target in int8")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads of every side (default: all cores)")
     parser.add_argument("--widths", action="store_true", help="only forward times by width")
     parser.add_argument("--out", type=Path, default=Path("outputs/llamacpp.json"), help="report (default: outputs/...)")

@@ -4,6 +4,9 @@ plain        layers as transformers has them, our cache
 packed       weights reordered for narrow batches
 kernels      and compiled kernels between the products
 compressed   and weights in as few bits as hold them exactly: what ``specpilot`` runs
+int8         and what they multiply in 8 bit: ``specpilot --dtype int8``; its text is its own
+
+With ``--device cuda``: ``eager``, and ``graphs``: narrow forwards recorded as CUDA graphs, what ``specpilot`` runs.
 
 Asserts that all write the same greedy text, prints medians and ratios, writes ``outputs/bench.json``.
 """
@@ -36,13 +39,17 @@ WIDTHS = (1, 2, 3, 5, 9, 17, 65)
 ROUNDS = 15
 TEXT_TOKENS = 32
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+INT8 = "int8"
 STEPS: dict[str, dict[str, bool]] = {
     "plain": {"pack": False, "native": False},
     "packed": {"native": False},
     "kernels": {"compress": False},
     "compressed": {},
+    INT8: {"int8": True},
 }
 """Arguments of ``TransformersModel``."""
+CUDA_STEPS: dict[str, dict[str, bool]] = {"eager": {"graphs": False}, "graphs": {}}
+"""The same on a CUDA device, where no layer is replaced."""
 
 
 def greedy(model: TransformersModel, prompt: list[int], tokens: int) -> list[int]:
@@ -60,22 +67,23 @@ def forward(model: TransformersModel, tokens: list[int], context: int) -> None:
     model.crop(context)
 
 
-def run(zoo: Path, context: int, threads: int, clock: str, out: Path) -> None:
+def run(zoo: Path, context: int, threads: int, clock: str, out: Path, device: str = "cpu") -> None:
     """Measure and report."""
+    on_cuda = torch.device(device).type == "cuda"
     torch.set_num_threads(threads or usable_threads())
     folder = resolve_first(Zoo.load(zoo).target.sources)
     began_s = time.perf_counter()
     compiled = kernels() is not None
     compiled_s = time.perf_counter() - began_s
     models, load_s = {}, {}
-    for name, settings in STEPS.items():
+    for name, settings in (CUDA_STEPS if on_cuda else STEPS).items():
         began_s = time.perf_counter()
         network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        models[name] = TransformersModel(network, **settings)  # type: ignore[arg-type]
+        models[name] = TransformersModel(network.to(device), **settings)  # type: ignore[arg-type]
         load_s[name] = time.perf_counter() - began_s
     tokens = [(7 * i + 3) % 1000 + 100 for i in range(context)]
-    texts = {name: greedy(model, tokens[:40], TEXT_TOKENS) for name, model in models.items()}
-    if any(text != texts["plain"] for text in texts.values()):
+    texts = {name: greedy(model, tokens[:40], TEXT_TOKENS) for name, model in models.items() if name != INT8}
+    if any(text != next(iter(texts.values())) for text in texts.values()):
         raise AssertionError(f"the steps write different texts: {texts}")
     for model in models.values():
         model.reset()
@@ -85,7 +93,9 @@ def run(zoo: Path, context: int, threads: int, clock: str, out: Path) -> None:
         for width in WIDTHS
         for name, model in models.items()
     }
-    found = timed(pieces, ROUNDS, models["plain"].synchronize, clock=CLOCKS[clock])
+    first = next(iter(models.values()))
+    by = None if on_cuda and clock == "wall" else CLOCKS[clock]  # None: by the device's own events
+    found = timed(pieces, ROUNDS, first.synchronize, clock=by, device=first.device)
     rows = []
     print(f"{'width':>5} " + " ".join(f"{name:>14}" for name in models))
     for width in WIDTHS:
@@ -94,7 +104,8 @@ def run(zoo: Path, context: int, threads: int, clock: str, out: Path) -> None:
         print(f"{width:5d} " + " ".join(f"{value * 1e3:11.1f} ms" for value in seconds.values()))
     for name in models:
         print(f"{name}: width 5 / width 1: {found[f'{name} 5'].seconds / found[f'{name} 1'].seconds:.2f}")
-    facts = {"device": device_name(), "threads": torch.get_num_threads(), "versions": library_versions("torch")}
+    machine = torch.cuda.get_device_name(first.device) if on_cuda else device_name()
+    facts = {"device": machine, "threads": torch.get_num_threads(), "versions": library_versions("torch")}
     more = {"clock": clock, "compiled": compiled, "kernels_s": compiled_s, "load_s": load_s}
     more["weight_bytes"] = {name: model.weight_bytes for name, model in models.items()}
     print(
@@ -111,10 +122,11 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=0, help="CPU threads (default: all cores)")
     parser.add_argument("--clock", choices=CLOCKS, default="wall",
                         help="cpu: the process's own time, for a machine that others use; with one thread")  # fmt: skip
+    parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     parser.add_argument("--out", type=Path, default=Path("outputs/bench.json"), help="file to write")
     options = parser.parse_args()
     try:
-        run(options.zoo, options.context, options.threads, options.clock, options.out)
+        run(options.zoo, options.context, options.threads, options.clock, options.out, options.device)
     except UserError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2

@@ -8,9 +8,12 @@ import os
 import platform
 from pathlib import Path
 
+import torch
+
 from runtime.bundle import library_versions
+from runtime.engine.graphs.choice import wanted
 from runtime.engine.native.library import kernels
-from runtime.engine.opening import TRANSFORMERS, TargetChoice, choose_engine
+from runtime.engine.opening import TRANSFORMERS, USUAL_DTYPE, TargetChoice, choose_engine
 from runtime.engine.sources import cache_folder
 from runtime.errors import UserError
 from runtime.live import LiveModels, open_models
@@ -31,8 +34,8 @@ def device_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def profile_path(zoo: Zoo, device: str, threads: int, engine: str = TRANSFORMERS) -> Path:
-    """Where a measurement is kept: one file for zoo, machine, thread count, engine, kernels and libraries."""
+def profile_path(zoo: Zoo, device: str, threads: int, engine: str = TRANSFORMERS, dtype: str = USUAL_DTYPE) -> Path:
+    """Where a measurement is kept: one file for zoo, machine, thread count, engine, dtype, kernels and libraries."""
     facts = {
         "schema": PROFILE_SCHEMA,
         "target": zoo.target.fingerprint,
@@ -44,6 +47,10 @@ def profile_path(zoo: Zoo, device: str, threads: int, engine: str = TRANSFORMERS
         facts["engine"] = engine
     elif device == "cpu":
         facts["kernels"] = kernels() is not None
+    else:
+        facts["graphs"] = wanted(torch.device(device))
+    if dtype != USUAL_DTYPE:
+        facts["dtype"] = dtype
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
     return cache_folder() / "profiles" / f"{zoo.name}-{key}.json"
 
@@ -57,6 +64,7 @@ def device_profile(
     progress: bool = True,
     models: LiveModels | None = None,
     engine: str = TRANSFORMERS,
+    dtype: str = USUAL_DTYPE,
 ) -> Profile:
     """The kept profile of this device, or a new measurement (a minute or two).
 
@@ -67,18 +75,19 @@ def device_profile(
         threads: CPU threads; 0 = all cores.
         remeasure: Measure even if a profile is kept.
         progress: Whether to show a progress bar.
-        models: Models already in memory, of that engine; None = opened if something is measured.
+        models: Models already in memory, of that engine and dtype; None = opened if something is measured.
         engine: The engine to measure; ``auto`` as in ``runtime.engine.opening.choose_engine``.
+        dtype: What the target runs in, a name of ``DTYPES``.
     """
     threads = threads or usable_threads()
-    engine = choose_engine(TargetChoice(target, device, threads=threads, engine=engine))
-    path = profile_path(zoo, device, threads, engine)
+    engine = choose_engine(TargetChoice(target, device, dtype, threads, engine))
+    path = profile_path(zoo, device, threads, engine, dtype)
     if path.exists() and not remeasure:
         try:
             return Profile.load(path)
         except UserError:
             path.unlink()
-    models = models or open_models(zoo, target, device, threads, engine=engine)
+    models = models or open_models(zoo, target, device, threads, dtype, engine=engine)
     profile = measure_profile(models, threads=threads, progress=progress)
     profile.save(path)
     return profile

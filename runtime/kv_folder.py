@@ -22,7 +22,6 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from runtime.engine.kv_state import KVState
-from runtime.engine.malloc import returned_when_freed
 from runtime.engine.tensor_file import opened
 from runtime.files import is_alive, written_whole
 from runtime.memory.base import StoredBlock
@@ -104,7 +103,7 @@ class KVFolder:
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _read(self, node: Node) -> KVState:
-        with opened(self.path(node)) as file, returned_when_freed():
+        with opened(self.path(node)) as file:
             metadata = self._metadata(file.metadata())
             tokens, kv = file.get_tensor("tokens"), file.get_tensor("kv")
         if tuple(tokens.tolist()) != node.block:

@@ -2,42 +2,73 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from runtime.control.action import ActionCodec, BoolMask
 from runtime.control.rules import longest_gamma
-from runtime.core import GAMMAS, Decision, Phase, Victim
+from runtime.core import GAMMAS, STOP_LEVELS, Decision, Phase, Victim
 from runtime.decoding.base import Decoder
-from runtime.memory.manager import MemoryManager
+from runtime.memory.manager import MemoryManager, Residency
 from runtime.state import State
+
+_ADMIT, _DECODE, _COMPLETE = Phase
+_STORED, _RESIDENT = Residency.STORED, Residency.RESIDENT
+_LONGEST = GAMMAS[-1]
+_NO, _YES = b"\0", b"\1"
+_FIRST = _YES + _NO
+_STOPS, _FIRST_STOP = _YES * len(STOP_LEVELS), _YES + _NO * (len(STOP_LEVELS) - 1)
+_FITTING = tuple(bytes(gamma < room for gamma in GAMMAS) for room in range(_LONGEST + 2))
+"""By the room left: the lengths of a draft that leave one token for the target's own."""
+_NONE = _FITTING[0]
 
 
 def legal_mask(state: State, memory: MemoryManager, decoder: Decoder, codec: ActionCodec) -> BoolMask:
-    """Legal values of every action dimension, flat, shape (sum(nvec),); the first of each is always legal."""
-    offsets = codec.offsets
-    mask = codec.first_values.copy()
-    if state.request is None:
-        return mask
+    """Legal values of every action dimension, flat, shape (sum(nvec),); the first of each is always legal.
+
+    It is put together from bytes: this is part of every decision, and numpy is long in starting.
+    """
+    lengths = stop = fetched = kv = b""
     room_needed = False
-    if state.phase is Phase.DECODE:
-        mask[offsets[1] : offsets[2]] = True
-        fitting = sum(gamma < state.room for gamma in GAMMAS)
-        for i, draft in enumerate(memory.drafts):
-            if memory.resident(i) and state.context + GAMMAS[-1] < draft.context_limit:
-                first = 1 + i * len(GAMMAS)
-                mask[first : first + fitting] = True
-    if state.may_prefetch:
-        for i in range(len(memory.drafts)):
-            mask[offsets[2] + 1 + i] = may = memory.can_prefetch(i)
-            room_needed |= may
-    if state.phase is Phase.ADMIT:
-        mask[offsets[3] + 1] = state.match.tokens > 0
-        room_needed |= state.match.disk_tokens > 0
-    elif state.phase is Phase.COMPLETE:
-        mask[offsets[3] + 1] = may = memory.prefixes.retainable(decoder.stored_tokens()) > 0
-        room_needed |= may
-    if room_needed:
-        mask[offsets[4] + 1] = kv = memory.kv.evictable
-        mask[offsets[4]] = memory.evictable_draft(None) or not kv
-    return mask
+    if state.request is not None:
+        phase = state.phase
+        if phase is _DECODE:
+            lengths, stop = _lengths(state, memory), _STOPS
+        if state.may_prefetch:
+            fetched = _fetchable(memory)
+            room_needed = 1 in fetched
+        if phase is _ADMIT:
+            kv = _YES if state.match.tokens > 0 else _NO
+            room_needed |= state.match.disk_tokens > 0
+        elif phase is _COMPLETE and memory.prefixes.retainable(decoder.stored_tokens()) > 0:
+            kv, room_needed = _YES, True
+    victims = _victims(memory) if room_needed else _FIRST
+    n = codec.n_drafts
+    lengths, stop, fetched, kv = lengths or _NONE * n, stop or _FIRST_STOP, fetched or _NO * n, kv or _NO
+    legal = (_YES, lengths, stop, _YES, fetched, _YES, kv, victims)
+    return np.frombuffer(bytearray(b"".join(legal)), dtype=np.bool_)
+
+
+def _lengths(state: State, memory: MemoryManager) -> bytes:
+    """Of every draft the lengths that fit: those of a draft in memory that can read as far."""
+    fitting, context = _FITTING[min(state.room, _LONGEST + 1)], state.context + _LONGEST
+    return b"".join(
+        [
+            fitting if held.residency is _RESIDENT and context < draft.context_limit else _NONE
+            for held, draft in zip(memory.states, memory.drafts, strict=True)
+        ]
+    )
+
+
+def _fetchable(memory: MemoryManager) -> bytes:
+    """Which drafts may be loaded in the background, as ``MemoryManager.can_prefetch``."""
+    stored = [held.residency is _STORED and held.failed is None for held in memory.states]
+    most = memory.could_free() if True in stored else 0  # never more than could ever be free
+    return bytes([may and draft.bytes <= most for may, draft in zip(stored, memory.drafts, strict=True)])
+
+
+def _victims(memory: MemoryManager) -> bytes:
+    kv = memory.kv.evictable
+    return bytes((memory.evictable_draft(None) or not kv, kv))
 
 
 def sanitised(decision: Decision, mask: BoolMask, state: State, codec: ActionCodec) -> tuple[Decision, int]:

@@ -19,6 +19,7 @@ from runtime.decoding.live import LiveDecoder
 from runtime.engine.base import TargetModel
 from runtime.engine.drafts import draft_loader
 from runtime.engine.loaded_draft import load_with_one_thread
+from runtime.engine.malloc import release_free_memory, returned_when_freed
 from runtime.engine.opening import AUTO, TargetChoice, open_target
 from runtime.engine.tokenizers import load_tokenizer, refuse_unless_model_has_rows, refuse_unless_same_tokenizer
 from runtime.errors import UserError
@@ -101,7 +102,9 @@ def open_models(
     _refuse_unless_usable(device, threads)
     disable_progress_bar()  # type: ignore[no-untyped-call]  # a bar per load says nothing here
     torch.set_num_threads(choice.threads)
-    folder, target = open_target(choice, zoo.target.sources)
+    with returned_when_freed():  # what is made on the way to the weights leaves no holes between them
+        folder, target = open_target(choice, zoo.target.sources)
+    release_free_memory()
     got = target.fingerprint
     if got != zoo.target.fingerprint:
         raise UserError(
@@ -164,7 +167,7 @@ def open_session(
         disk_bytes=memory.disk_bytes if disk else 0,
     )
     expected_s = [costs.load_s(i) for i in range(len(specs))]
-    load = draft_loader(models.target.engine, torch.get_num_threads(), kv_reserve_tokens)
+    load = draft_loader(models.target.engine, models.target.dtype_name, torch.get_num_threads(), kv_reserve_tokens)
     work = FileWork.of_zoo(zoo, device, disk, models.folder, load)
     loader = ThreadLoader(work, expected_s, load_with_one_thread)
     topic = TopicPredictor.load(zoo.folder / zoo.topic, zoo.draft_names) if zoo.topic else None

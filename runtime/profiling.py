@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -122,7 +122,7 @@ def _sweep(models: LiveModels, threads: int, device: str, step: Callable[[str], 
     return Profile(
         device=device,
         engine=target.engine,
-        dtype=str(target.dtype).removeprefix("torch."),
+        dtype=target.dtype_name,
         threads=threads,
         target=zoo.target.fingerprint,
         reference_context=bench.context,
@@ -200,7 +200,9 @@ class Bench:
         self.context = min(REFERENCE_CONTEXT, self.limit // 2)
         rng = random.Random(0)
         self.tokens = [rng.randrange(self.target.vocab_size) for _ in range(min(self.limit, CONTEXTS[-1] + 64))]
-        load = draft_loader(self.target.engine, torch.get_num_threads(), min(self.limit, DRAFT_CELLS))
+        load = draft_loader(
+            self.target.engine, self.target.dtype_name, torch.get_num_threads(), min(self.limit, DRAFT_CELLS)
+        )
         work = FileWork.of_zoo(self.zoo, str(self.target.device), target_folder=models.folder, load=load)
         self.loader = ThreadLoader(work, prepare=load_with_one_thread)
         self._warm_loader = False
@@ -223,6 +225,7 @@ class Bench:
             ROUNDS,
             self.target.synchronize,
             prepare=lambda name: self.target.import_kv([state], at[name][1]),
+            device=self.target.device,
         )
         forward = {width: points[f"width {width}"] for width in WIDTHS}
         return forward, {self.context: forward[1]} | {c: points[f"context {c}"] for c in contexts}
@@ -230,7 +233,7 @@ class Bench:
     def prefill(self) -> dict[int, Timed]:
         """Prefilling by prompt length."""
         sizes = self._sizes(PREFILLS)
-        return timed({size: partial(self._prefilled, size) for size in sizes}, SLOW_ROUNDS, self.target.synchronize)
+        return self._timed({size: partial(self._prefilled, size) for size in sizes}, SLOW_ROUNDS)
 
     def kv(self) -> tuple[dict[int, Timed], dict[int, Timed]]:
         """Copying KV out and back in, by tokens."""
@@ -268,6 +271,7 @@ class Bench:
             },
             rounds,
             self.target.synchronize,
+            device=self.target.device,
         )
         return max(0.0, points["round"].seconds - points["verify"].seconds)
 
@@ -317,8 +321,8 @@ class Bench:
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    def _timed(self, pieces: dict[int, Callable[[], object]]) -> dict[int, Timed]:
-        return timed(pieces, ROUNDS, self.target.synchronize)
+    def _timed(self, pieces: Mapping[int, Callable[[], object]], rounds: int = ROUNDS) -> dict[int, Timed]:
+        return timed(pieces, rounds, self.target.synchronize, device=self.target.device)
 
     def _sizes(self, wanted: tuple[int, ...]) -> list[int]:
         """The sizes that the target can read; a curve needs two."""
@@ -369,7 +373,7 @@ class Bench:
         points = self._timed(pieces)
         points[1] = Timed(points[1].seconds / GUESSES, points[1].spread / GUESSES)
         wide = {width: partial(guess, 0, width, 1) for width in WIDE if width < self.limit}
-        return points | timed(wide, SLOW_ROUNDS, self.target.synchronize)
+        return points | self._timed(wide, SLOW_ROUNDS)
 
     def _lookup(self) -> dict[int, Timed]:
         """Looking up, and taking in what was committed."""

@@ -116,7 +116,9 @@ def write_drafts(target: Target, folder: Path) -> None:
 
 def tiny_profile(zoo: Zoo) -> Profile:
     """Made-up costs of the zoo's drafts."""
-    return dataclasses.replace(make_profile(zoo.draft_names), target=zoo.target.fingerprint)
+    target = zoo.target
+    made = make_profile(zoo.draft_names)
+    return dataclasses.replace(made, target=target.fingerprint, kv_bytes_per_token=target.kv_bytes_per_token)
 
 
 def build_tiny_zoo(root: Path) -> TinyZoo:

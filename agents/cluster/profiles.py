@@ -33,9 +33,9 @@ class SharedProfiles:
         """
         if OmegaConf.select(config, "device") is None or config.device.profile or config.device.built:
             return []
-        wanted = OmegaConf.create({key: config[key] for key in ("zoo", "device", "progress")})
+        wanted = OmegaConf.create({key: config[key] for key in ("zoo", "device", "engine", "dtype", "progress")})
         wanted.device.load_rounds = None  # the job applies it
-        key = f"{wanted.zoo.folder} {wanted.zoo.target} {wanted.device.threads}"
+        key = f"{wanted.zoo.folder} {wanted.zoo.target} {wanted.device.threads} {wanted.engine} {wanted.dtype}"
         if key not in self._paths:
             path = self._sweep / f"profile-{len(self._paths)}.json"
             load_profile(wanted, load_zoo(wanted)).save(path)

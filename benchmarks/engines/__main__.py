@@ -6,7 +6,8 @@ transformers   the model as ``from_pretrained`` gives it, fp32, greedy: plain; `
                constant lengths, at constant lengths with the default confidence stop; ``prompt_lookup_num_tokens``.
                The assistant is the zoo's generalist draft, see ``benchmarks/engines/assistant.py``
 specpilot      plain with weights kept in fp32, plain as it comes (weights in the few bits that hold them exactly), the
-               best static controller, the stacked heuristics, the bundle's policy without and with guard
+               best static controller, the stacked heuristics, the bundle's policy without and with guard; with
+               ``--int8 BUNDLE`` also the target in int8 under plain, stacked and that bundle's guarded policy
 
 Everybody answers one prompt, then the next, in an order that rotates. Every text is compared with that of plain
 ``generate``; a text that differs is reported with the logits between the two tokens, and one of this engine's that
@@ -31,6 +32,7 @@ import torch
 from agents.report.revision import git_revision
 from benchmarks.engines.compare import Difference, Row, differences, earlier, measure, warm_up
 from benchmarks.engines.memory import peaks
+from benchmarks.engines.ours import INT8
 from benchmarks.engines.prompts import Prompt, held_out
 from benchmarks.engines.report import summary, table
 from benchmarks.engines.setting import TRACES, Options, open_bundle, open_ours, open_transformers
@@ -90,11 +92,14 @@ def _report(
         print(
             "{prompt_id}, {contender}: differs at token {position}, logit gap {gap:.2g}".format(**difference._asdict())
         )
-    print(f"{len(rows) - len(unlike)} of {len(rows)} texts are those of plain generate")
+    print(f"{len(rows) - len(unlike)} of {len(rows)} texts are those of plain generate (int8: of its plain decoding)")
     for side, sizes in memory.items():
         print(f"{side}: {sizes['peak_bytes'] / 1e6:.0f} MB at most, {sizes['loaded_bytes'] / 1e6:.0f} MB when loaded")
     wrong = [
-        one for one in unlike if one.contender.startswith("specpilot") and not abs(one.gap) < MARGINS[torch.float32]
+        one
+        for one in unlike
+        if one.contender.startswith("specpilot")
+        and (one.contender.startswith(INT8) or not abs(one.gap) < MARGINS[torch.float32])
     ]
     return 1 if wrong else 0
 
@@ -110,6 +115,7 @@ def _facts(options: Options, policy: str, max_tokens: int) -> dict[str, Any]:
         "git": git_revision(),
         "policy": policy,
         "profile": str(options.profile or ""),
+        "int8": "" if options.int8 is None else open_bundle(options.int8).policy_sha256,
         "max_tokens": max_tokens,
     }
 
@@ -128,6 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no prompt behind this")
     parser.add_argument("--traces", type=Path, default=TRACES, help="held-out traces, whose prompts are asked")
     parser.add_argument("--profile", type=Path, help="the device's profile (default: the kept one, else measured)")
+    parser.add_argument("--int8", type=Path, help="bundle trained for the target in int8")
     parser.add_argument("--static", help="static controller (default: tuned on training streams)")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads of every side (default: all cores)")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall",
@@ -137,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.prompts < 1 or given.max_tokens < 1:
         parser.error("--prompts and --max-tokens must be at least 1")
-    options = Options(given.bundle, given.traces, given.profile, given.static, given.threads, given.clock)
+    options = Options(given.bundle, given.traces, given.profile, given.static, given.threads, given.clock, given.int8)
     try:
         return run(options, given.prompts, given.max_tokens, given.minutes, given.out, not given.no_progress)
     except UserError as error:

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from benchmarks.engines.base import PLAIN, Contender
+from benchmarks.engines.ours import INT8, PLAIN_INT8
 from benchmarks.engines.prompts import Prompt
 from runtime.errors import UserError
 from runtime.files import read_json
@@ -110,12 +111,12 @@ def measure(
 
 
 def differences(rows: Sequence[Row], prompts: Sequence[Prompt], model: PreTrainedModel) -> list[Difference]:
-    """Every text that is not the reference's, with what lay between the two tokens."""
-    reference = {row.prompt_id: row.tokens for row in rows if row.contender == PLAIN}
+    """Every text that is not the reference's, with what lay between the two tokens; int8 has a reference of its own."""
+    references = {name: {r.prompt_id: r.tokens for r in rows if r.contender == name} for name in (PLAIN, PLAIN_INT8)}
     by_id = {prompt.prompt_id: prompt for prompt in prompts}
     found = []
     for row in rows:
-        expected = reference[row.prompt_id]
+        expected = references[PLAIN_INT8 if row.contender.startswith(INT8) else PLAIN][row.prompt_id]
         if row.tokens == expected:
             continue
         pairs = list(zip(expected, row.tokens, strict=False))

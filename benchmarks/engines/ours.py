@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.engines.base import Contender
-from runtime.bundle import Bundle
+from runtime.bundle import Bundle, read_bundle
 from runtime.control.base import Controller
 from runtime.control.factory import guard, make_controller
 from runtime.control.static import plain_controller
 from runtime.core import MemoryConfig, Request
+from runtime.engine.opening import TRANSFORMERS
 from runtime.engine.transformers_model import TransformersModel
-from runtime.live import LiveModels, open_session
+from runtime.errors import UserError
+from runtime.live import LiveModels, open_models, open_session
 from runtime.profile import CostModel
 from runtime.session import DecodeSession
 
 PLAIN_FLOATS, PLAIN_OURS = "specpilot: plain, weights in fp32", "specpilot: plain"
 STATIC, STACKED = "specpilot: best static", "specpilot: stacked"
 POLICY, GUARDED = "specpilot: policy", "specpilot: policy, guarded"
+INT8 = "specpilot int8"
+PLAIN_INT8 = f"{INT8}: plain"
+"""With rows rounded to 8 bit: its texts are compared with this one's."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,31 @@ def controlled(sessions: Sessions, static: str) -> list[Contender]:
         GUARDED: lambda: guard(bundle.controller(), specs, costs),
     }
     return [Controlled(name, sessions.open(), make(), eos_ids) for name, make in made.items()]
+
+
+def in_integers(folder: Path, threads: int, opened: ExitStack) -> list[Contender]:
+    """Plain decoding, the stacked heuristics and the guarded policy by a target in int8.
+
+    Args:
+        folder: A bundle whose policy and profile are for int8.
+        threads: CPU threads.
+        opened: Closes the sessions.
+
+    Raises:
+        UserError: If the bundle is for another dtype.
+    """
+    bundle = read_bundle(folder)
+    profile = bundle.profile
+    if profile.dtype != "int8":
+        raise UserError(f"{folder}: expected a bundle trained with a profile in int8, got one in {profile.dtype}")
+    models = open_models(bundle.zoo, threads=threads, dtype="int8", engine=TRANSFORMERS)
+    costs, names = CostModel(profile, bundle.zoo.draft_names), bundle.zoo.draft_names
+    sessions = Sessions(models, bundle, costs, opened)
+    expected, eos_ids = tuple(draft.expected for draft in bundle.zoo.drafts), frozenset(bundle.zoo.target.eos_ids)
+    specs = bundle.zoo.specs(bundle.manifest["memory"]["kv_reserve_tokens"])
+    made = {name: make_controller(name, names, costs, expected) for name in ("plain", "stacked")}
+    made["policy, guarded"] = guard(bundle.controller(), specs, costs)
+    return [Controlled(f"{INT8}: {name}", sessions.open(), each, eos_ids) for name, each in made.items()]
 
 
 def in_floats(sessions: Sessions) -> Contender:

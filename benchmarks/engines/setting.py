@@ -15,7 +15,7 @@ from agents.setup import prepare
 from agents.tuning import STATIC, TUNING_SEED, tune
 from benchmarks.engines.base import Contender
 from benchmarks.engines.huggingface import generators
-from benchmarks.engines.ours import Sessions, controlled, in_floats
+from benchmarks.engines.ours import Sessions, controlled, in_floats, in_integers
 from runtime.bundle import Bundle, read_bundle
 from runtime.device import device_profile
 from runtime.engine.sources import resolve_first
@@ -40,6 +40,7 @@ class Options:
         profile: File of the device's profile; None = the kept one, measured if there is none.
         static: Name of the static controller; None = tuned on training streams by replay.
         threads: CPU threads of every side; 0 = all cores.
+        int8: Folder of a bundle for the target in int8; None = that is left out.
         clock: ``wall``, or ``cpu``: the process's own time, on a machine that others use; good for one thread.
     """
 
@@ -49,6 +50,7 @@ class Options:
     static: str | None = None
     threads: int = 0
     clock: str = "wall"
+    int8: Path | None = None
 
     @property
     def used_threads(self) -> int:
@@ -80,7 +82,9 @@ def open_ours(options: Options, bundle: Bundle, opened: ExitStack, floats: bool)
     )
     static = options.static or best_static(profile, opened)
     sessions = Sessions(models, bundle, CostModel(profile, bundle.zoo.draft_names), opened)
-    return [*([in_floats(sessions)] if floats else []), *controlled(sessions, static)], static
+    more = [in_floats(sessions)] if floats else []
+    integers = in_integers(options.int8, options.used_threads, opened) if options.int8 and floats else []
+    return [*more, *controlled(sessions, static), *integers], static
 
 
 def best_static(profile: Profile, opened: ExitStack) -> str:

@@ -80,13 +80,11 @@ def run(options: argparse.Namespace) -> int:
     prompts = _prompts(options)
     bundle = read_bundle(options.bundle)
     bundle.zoo.verify_files()
-    engine, costs = running(options, bundle)
+    engine, dtype, costs = running(options, bundle)
     names = _names(options.controllers)
     for name in names:
         controller_named(name, bundle, costs)  # refuses an unknown one before the target is loaded
-    models = open_models(
-        bundle.zoo, options.target, options.device, options.threads, dtype=options.dtype, engine=engine
-    )
+    models = open_models(bundle.zoo, options.target, options.device, options.threads, dtype=dtype, engine=engine)
     requests = _requests(models, prompts, options.max_tokens)
     runs = _measure(Track(models, bundle, costs, options.unguarded), names, requests, options.repeat)
     summaries, wrong = summarise(runs, names), differences(runs)
@@ -155,7 +153,7 @@ def _facts(options: argparse.Namespace, bundle: Bundle, models: LiveModels) -> d
             "target": models.zoo.target.fingerprint,
             "profile": {"device": profile.device, "simulated": profile.simulated, "threads": profile.threads},
         },
-        "machine": machine_facts(options.device, options.threads or usable_threads(), options.dtype),
+        "machine": machine_facts(options.device, options.threads or usable_threads(), models.target.dtype_name),
         "versions": library_versions("torch", "transformers", "onnxruntime", "numpy"),
         "settings": {
             "max_tokens": options.max_tokens,

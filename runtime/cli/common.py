@@ -14,7 +14,7 @@ from runtime.cli.running import engine_option, running
 from runtime.control.base import Controller
 from runtime.control.factory import NAMES, guard, make_controller
 from runtime.core import MemoryConfig
-from runtime.engine.dtypes import DTYPES
+from runtime.engine.dtypes import AUTO_DTYPE, DTYPES
 from runtime.errors import UserError
 from runtime.files import write_json
 from runtime.live import Served, open_models, open_session
@@ -67,8 +67,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 def dtype_option(parser: argparse.ArgumentParser) -> None:
     """What the target runs in."""
-    dtypes = ", ".join(DTYPES)
-    parser.add_argument("--dtype", default="float32", help=f"what the target runs in: {dtypes} (default: float32)")
+    parser.add_argument(
+        "--dtype",
+        default=AUTO_DTYPE,
+        help=f"what the target runs in: {', '.join(DTYPES)} (default: auto, as the bundle's costs were measured)",
+    )
 
 
 def bundle_option(parser: argparse.ArgumentParser) -> None:
@@ -177,15 +180,13 @@ def opener(options: argparse.Namespace, bundle: Bundle) -> Callable[[], Abstract
         UserError: If something of it is damaged, missing or cannot be used; opening may raise it too.
     """
     bundle.zoo.verify_files()
-    engine, costs = running(options, bundle)
+    engine, dtype, costs = running(options, bundle)
     controller = open_controller(options, bundle, costs)
     arguments = session_arguments(bundle, costs, options)
 
     @contextmanager
     def opened() -> Iterator[Served]:
-        models = open_models(
-            bundle.zoo, options.target, options.device, options.threads, dtype=options.dtype, engine=engine
-        )
+        models = open_models(bundle.zoo, options.target, options.device, options.threads, dtype=dtype, engine=engine)
         with open_session(models, *arguments, kv_folder=options.kv_folder) as session:
             yield Served(models, session, controller)
 

@@ -10,12 +10,15 @@ from typing import Any
 from runtime.bundle import read_bundle
 from runtime.cli.common import add_command, add_model_options, write_out
 from runtime.device import device_profile
+from runtime.engine.dtypes import DTYPES
+from runtime.engine.opening import USUAL_DTYPE
 from runtime.profile import Profile
 from runtime.zoo import Zoo
 
 EXAMPLES = (
     "specpilot profile --bundle outputs/latest/bundle --out jetson.json",
     "specpilot profile --zoo envs/zoo/smollm2 --threads 4 --json",
+    "specpilot profile --zoo envs/zoo/smollm2 --dtype int8 --out int8.json",
 )
 
 
@@ -36,6 +39,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the whole profile as JSON, as --out writes it")
     add_model_options(parser)
+    parser.add_argument(
+        "--dtype", default=USUAL_DTYPE, help=f"what the target runs in: {', '.join(DTYPES)} (default: {USUAL_DTYPE})"
+    )
     parser.set_defaults(run=run)
 
 
@@ -44,7 +50,13 @@ def run(options: argparse.Namespace) -> int:
     zoo = Zoo.load(options.zoo) if options.zoo else read_bundle(options.bundle).zoo
     zoo.verify_files()
     profile = device_profile(
-        zoo, options.target, options.device, options.threads, remeasure=True, engine=options.engine
+        zoo,
+        options.target,
+        options.device,
+        options.threads,
+        remeasure=True,
+        engine=options.engine,
+        dtype=options.dtype,
     )
     if options.out:
         write_out(options.out, profile.to_json())

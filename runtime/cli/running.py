@@ -1,4 +1,4 @@
-"""On which engine a bundle runs here, and what work costs on it."""
+"""On which engine and in which format a bundle runs here, and what work costs so."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import NamedTuple
 
 from runtime.bundle import Bundle
 from runtime.device import device_profile
-from runtime.engine.opening import ENGINES, TargetChoice, choose_engine
+from runtime.engine.dtypes import AUTO_DTYPE, parse_dtype
+from runtime.engine.opening import ENGINES, USUAL_DTYPE, TargetChoice, choose_engine, dtype_as_measured
 from runtime.nearness import refuse_unless_near
 from runtime.profile import CostModel
 
 
 class Running(NamedTuple):
-    """An engine, and the costs that controllers go by."""
+    """An engine, what the target runs in (a name of ``DTYPES``), and the costs that controllers go by."""
 
     engine: str
+    dtype: str
     costs: CostModel
 
 
@@ -31,20 +33,27 @@ def engine_option(parser: argparse.ArgumentParser) -> None:
 
 
 def running(options: argparse.Namespace, bundle: Bundle) -> Running:
-    """The engine and the costs: the bundle's, unless another engine is asked for.
+    """Engine, format and costs: the bundle's, unless others are asked for.
 
-    Costs of another engine are those kept from an earlier measurement with it, else they are measured now.
+    Costs of another engine or format are those kept from an earlier measurement of it, else they are measured now.
 
     Raises:
-        UserError: If a policy is asked for that was trained for other costs, saying how far away they are.
+        UserError: If there is no such format, or a policy is asked for that was trained for other costs, saying how far
+            away they are.
     """
-    measured_on = choose_engine(TargetChoice(), bundle.profile.engine)
-    engine = choose_engine(TargetChoice(engine=options.engine), bundle.profile.engine)
     profile = bundle.profile
-    if engine != measured_on:
-        print(f"costs of engine {engine}: as kept, or measured now (once, some minutes)", file=sys.stderr)
-        profile = device_profile(bundle.zoo, options.target, options.device, options.threads, engine=engine)
+    known = choose_engine(TargetChoice(), profile.engine), dtype_as_measured(profile.engine, profile.dtype)
+    engine = choose_engine(TargetChoice(engine=options.engine), profile.engine)
+    dtype = options.dtype
+    if dtype == AUTO_DTYPE:
+        dtype = known[1] if engine == known[0] else USUAL_DTYPE
+    parse_dtype(dtype)
+    if (engine, dtype) != known:
+        print(f"costs of engine {engine} in {dtype}: as kept, or measured now (once, some minutes)", file=sys.stderr)
+        profile = device_profile(
+            bundle.zoo, options.target, options.device, options.threads, engine=engine, dtype=dtype
+        )
         wanted = str(getattr(options, "controllers", None) or options.controller)
         if "policy" in wanted.split(","):
             refuse_unless_near(bundle.profile, profile)
-    return Running(engine, CostModel(profile, bundle.zoo.draft_names))
+    return Running(engine, dtype, CostModel(profile, bundle.zoo.draft_names))

@@ -17,7 +17,7 @@ RIGHT_LIMIT = 0.25
 """Share of first guesses that was expected to be right less the share that was, beyond which drafts have drifted."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Mean:
     """A decayed mean and how many rounds stand behind it, at most ``MEMORY_ROUNDS``."""
 

@@ -41,7 +41,7 @@ class Floor:
 
     def allows(self, steps: float) -> bool:
         """Whether a loss of so many plain steps, at worst, would keep the promise."""
-        return self.lost + steps <= self.allowance
+        return self._sum - self._lowest[0][1] + steps <= self.allowance
 
     def note(self, tokens: int, loss: float) -> None:
         """Take in a step.
@@ -50,10 +50,10 @@ class Floor:
             tokens: Committed.
             loss: In plain steps; negative = gained.
         """
-        self._tokens += tokens
-        self._sum += loss
-        while self._lowest and self._lowest[-1][1] >= self._sum:
-            self._lowest.pop()
-        self._lowest.append((self._tokens, self._sum))
-        while self._lowest[0][0] < self._tokens - self._window:
-            self._lowest.popleft()
+        lowest, now = self._lowest, self._tokens + tokens
+        self._tokens, self._sum = now, self._sum + loss
+        while lowest and lowest[-1][1] >= self._sum:
+            lowest.pop()
+        lowest.append((now, self._sum))
+        while lowest[0][0] < now - self._window:
+            lowest.popleft()

@@ -11,14 +11,18 @@ draft knows how to go on, behind a full stop none does. That is a second table, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from runtime.control.window import Window
+from runtime.engine.native.decisions import function
 from runtime.errors import UserError
 from runtime.files import written_whole
 
@@ -48,10 +52,22 @@ class TopicPredictor:
 
     def predict(self, tokens: Sequence[int]) -> Floats:
         """Prediction behind the last of ``tokens`` (at least one), shape (drafts,), within 0 and 1."""
-        rows = self.scores[np.asarray(tokens[-self.window :], dtype=np.int64)]
-        # The mean, bit for bit, without numpy's long way to it: this is part of every decision.
+        last = tokens[-self.window :]
+        if self._compiled is not None:
+            return self._compiled.predict(last)
+        rows = self.scores[np.asarray(last, dtype=np.int64)]
         predicted: Floats = (self.bias + np.add.reduce(rows, 0) / len(rows)).clip(0.0, 1.0)
         return predicted.astype(np.float32, copy=False)
+
+    @cached_property
+    def _compiled(self) -> Window | None:
+        """The same by compiled code, if there is any: this is part of every decision, and numpy is long in starting."""
+        run = function("predict")
+        return None if run is None else Window(run, self.scores, self.bias, self.window)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: compiled code stays where it is."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def predict_all(self, tokens: Sequence[int], start: int) -> Floats:
         """Predictions behind ``tokens[:n]`` for n = start … len(tokens), shape (len(tokens) - start + 1, drafts)."""

@@ -22,7 +22,7 @@ MARGINS: dict[torch.dtype, float] = {torch.float32: 1e-3, torch.float16: 0.125, 
 position's ten best tokens, forwards of width 2 to 9 against width 1 behind one cache. Measured, CPU, 145 positions of
 SmolLM2-135M, and the largest of nine families of tiny random models:
 
-                                    fp32      fp16     bf16    int8 (computes in bf16)
+                                    fp32      fp16     bf16    int8 (without kernels)
     gap, SmolLM2                    6e-5      0.0625   0.50    0.50
     gap, tiny                       4e-5      0.035    0.28    0.22
     any one logit, SmolLM2          1.1e-4    0.10     1.08    0.84

@@ -54,7 +54,7 @@ class CausalModel(Protocol):
     def dtype(self) -> torch.dtype:
         """Dtype of activations and KV; for weights in 8 bit see ``compute_dtype``.
 
-        It sets the margin of the guard, unless the engine has measured one for itself (``guard_margin``, logits).
+        It sets the margin of the guard, unless the engine has measured one for itself, see ``TargetModel``.
         """
         ...
 
@@ -95,7 +95,7 @@ class CausalModel(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Return when all work issued to the device is finished."""
+        """Return when all work that this thread issued to the device is finished."""
         ...
 
 
@@ -110,6 +110,19 @@ class TargetModel(CausalModel, Protocol):
     @property
     def fingerprint(self) -> str:
         """Target fingerprint of the weights, the same in every engine, see ``runtime.engine.fingerprint``."""
+        ...
+
+    @property
+    def dtype_name(self) -> str:
+        """What the weights are in, as users and profiles give it."""
+        ...
+
+    @property
+    def guard_margin(self) -> float | None:
+        """Margin of the guard as the engine measured it, logits; None = it goes by ``dtype``.
+
+        Where two tokens lie nearer to each other, the width of a forward may decide which is the likelier.
+        """
         ...
 
     @property

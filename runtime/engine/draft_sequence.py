@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 import torch
+from transformers import Cache, PreTrainedModel
 
 from runtime.engine.draft_net import DraftNet
-from runtime.engine.kv_cache import GrowingCache
+from runtime.engine.graphs.choice import choose_runner
 
 
 class DraftSequence(Protocol):
@@ -54,20 +55,39 @@ class Draft(Protocol):
         ...
 
 
+class DraftStep:
+    """Implements ``Step``: logits over the draft's own vocabulary.
+
+    Args:
+        net: The network.
+    """
+
+    def __init__(self, net: DraftNet) -> None:
+        self._net = net
+
+    @property
+    def network(self) -> PreTrainedModel:
+        return self._net.body
+
+    def __call__(self, inputs: torch.Tensor, cache: Cache, keep: int) -> torch.Tensor:
+        hidden = self._net.hidden(inputs, cache)
+        logits: torch.Tensor = self._net.head(hidden[:, -keep:])[0]
+        return logits.float()
+
+
 class TorchSequence:
     """Implements ``DraftSequence`` with a network in torch.
 
     Args:
         net: The network, shared by all its sequences.
+        graphs: As of ``TransformersModel``.
     """
 
-    def __init__(self, net: DraftNet) -> None:
-        self._net, self._cache = net, GrowingCache()
+    def __init__(self, net: DraftNet, graphs: bool | None = None) -> None:
+        self._runner = choose_runner(DraftStep(net), net.vocab.device, graphs)
 
     def forward(self, embedded: torch.Tensor, keep: int) -> torch.Tensor:
-        hidden = self._net.hidden(embedded.to(self._net.vocab.device), self._cache)
-        logits: torch.Tensor = self._net.head(hidden[:, -keep:])[0]
-        return logits.float()
+        return self._runner.forward(embedded, keep)
 
     def crop_to(self, length: int) -> None:
-        self._cache.crop_to(length)
+        self._runner.cache.crop_to(length)

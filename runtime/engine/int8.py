@@ -10,11 +10,11 @@ AVX-512 Xeon with bf16 units, CPU microseconds of one product of a 1536 x 576 we
     int8 kernel, fp32 rows     1120   2161   6133  12270   42985
     int8 to fp32, product       354    355    523    609     995
 
-Hence int8 computes in bf16 wherever there are no compiled kernels (``runtime.engine.native``; with them it computes in
-fp32, and layers here are those whose width is no multiple of 32): with torch's kernel for the widths of decoding and by
-converting for those of a prefill. On CPU both sum in fp32 and round once, so a row comes out the same at any width but
-for a rounding now and then; two roundings in the wide product moved logits of a small model by 4.7 against its narrow
-ones.
+Hence int8 computes in bf16 wherever there are no compiled kernels (``runtime.engine.native``; with them products are
+of integers or fp32, and layers here are those whose width is no multiple of 32): with torch's kernel for the widths of
+decoding and by converting for those of a prefill. On CPU both sum in fp32 and round once, so a row comes out the same
+at any width but for a rounding now and then; two roundings in the wide product moved logits of a small model by 4.7
+against its narrow ones.
 """
 
 from __future__ import annotations

@@ -17,22 +17,48 @@ import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
 from runtime.engine.kv_state import KVState, Layer
-from runtime.engine.malloc import returned_when_freed
+from runtime.engine.malloc import new_lasting
 
 FIRST_CAPACITY = 256
 """Tokens a buffer holds at first."""
 
 
+def capacity_for(tokens: int) -> int:
+    """Room that a buffer of at least so many tokens has: a power of two."""
+    return max(FIRST_CAPACITY, 1 << (tokens - 1).bit_length())
+
+
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """One attention layer's keys and values.
 
-    ``keys`` and ``values`` are views of the first tokens of the buffers: shape (batch, kv_heads, length, head_dim).
+    ``keys`` and ``values`` are views of the first tokens of the buffers, made when they are asked for: shape (batch,
+    kv_heads, length, head_dim), None before the first token.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self._buffers: tuple[torch.Tensor, torch.Tensor] | None = None
         self._length = 0
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @property
+    def keys(self) -> torch.Tensor | None:
+        return None if self._buffers is None else self.first(self._length)[0]
+
+    @keys.setter
+    def keys(self, keys: torch.Tensor | None) -> None:
+        """What the class above sets at first."""
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        return None if self._buffers is None else self.first(self._length)[1]
+
+    @values.setter
+    def values(self, values: torch.Tensor | None) -> None:
+        """What the class above sets at first."""
+
+    def get_seq_length(self) -> int:
+        """Tokens held."""
+        return self._length
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -42,7 +68,8 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         keys, values = self._room(key_states, value_states, end)
         keys[..., self._length : end, :] = key_states
         values[..., self._length : end, :] = value_states
-        return self._set_length(end)
+        self._length = end
+        return self.first(end)
 
     def extend(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor, int]:
         """Room for more tokens behind those held, which the caller fills.
@@ -53,13 +80,12 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         assert self._buffers is not None, "a layer without buffers has no shape yet"
         before = self._length
         keys, values = self._room(*self._buffers, before + tokens)
-        self._set_length(before + tokens)
+        self._length = before + tokens
         return keys, values, before
 
     def crop_to(self, length: int) -> None:
         """Keep the first ``length`` tokens, all if there are fewer."""
-        if length < self._length:
-            self._set_length(length)
+        self._length = min(self._length, length)
 
     @property
     def shaped(self) -> bool:
@@ -70,10 +96,9 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         held = self._buffers
         if held is not None and held[0].shape[-2] >= end:
             return held
-        capacity = max(FIRST_CAPACITY, 1 << (end - 1).bit_length())
         grown = []
         for i, like in enumerate((keys, values)):
-            buffer = like.new_empty((*like.shape[:-2], capacity, like.shape[-1]))
+            buffer = new_lasting((*like.shape[:-2], capacity_for(end), like.shape[-1]), like.dtype, like.device)
             if held is not None:
                 buffer[..., : self._length, :] = held[i][..., : self._length, :]
             grown.append(buffer)
@@ -85,11 +110,6 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Views of the first ``length`` tokens' keys and values."""
         assert self._buffers is not None
         return self._buffers[0][..., :length, :], self._buffers[1][..., :length, :]
-
-    def _set_length(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        self._length = length
-        keys, values = self.keys, self.values = self.first(length)
-        return keys, values
 
 
 class GrowingCache(Cache):
@@ -120,8 +140,7 @@ class GrowingCache(Cache):
     def copy_out(self, start: int, end: int) -> KVState:
         """A copy of the keys and values of tokens ``start`` to ``end``."""
         views = (layer.first(end) for layer in self._growing)
-        with returned_when_freed():  # it may stay for long
-            return KVState.copy_of([(keys[..., start:, :], values[..., start:, :]) for keys, values in views])
+        return KVState.copy_of([(keys[..., start:, :], values[..., start:, :]) for keys, values in views])
 
     def append(self, layers: tuple[Layer, ...], length: int) -> None:
         """Add copies of the first ``length`` tokens' keys and values to every layer."""

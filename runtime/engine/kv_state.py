@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import torch
 
+from runtime.engine.malloc import new_lasting
+
 Layer = tuple[torch.Tensor, torch.Tensor]
 Shape = tuple[int, ...]
 
@@ -57,7 +59,7 @@ class KVState:
         """Copies of keys and values; all layers have one dtype and device."""
         first = layers[0][0]
         parts = [part for layer in layers for part in layer]
-        buffer = torch.empty(sum(part.numel() for part in parts), dtype=first.dtype, device=first.device)
+        buffer = new_lasting((sum(part.numel() for part in parts),), first.dtype, first.device)
         state = cls.of_buffer(buffer, [tuple(part.shape) for part in parts])
         for (keys, values), (keys_from, values_from) in zip(state.layers, layers, strict=True):
             keys.copy_(keys_from)

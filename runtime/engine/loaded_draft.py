@@ -16,7 +16,9 @@ from runtime.engine.native.blocks import BLOCK, of_rows
 from runtime.engine.native.install import compress_linears, install, usable
 from runtime.engine.native.linear import BlockLinear
 from runtime.engine.native.modules import NarrowMask
+from runtime.engine.native.products import EXACT, Products
 from runtime.engine.packing import pack_linears, weight_bytes
+from runtime.engine.upload import Upload
 from runtime.errors import UserError
 
 
@@ -47,8 +49,9 @@ def load_draft(
     dtype: torch.dtype = torch.float32,
     target_folder: Path | None = None,
     sha256: str = "",
+    products: Products = EXACT,
 ) -> LoadedDraft:
-    """Read a draft file, dequantise it, build the network and pack it.
+    """Read a draft file, dequantise it, build the network and pack it; it may be used at once when this returns.
 
     This goes tensor by tensor, the largest first, so that memory in between is little more than the draft itself; and
     the draft's memory goes back to the system the moment it is evicted.
@@ -59,12 +62,14 @@ def load_draft(
         dtype: What the draft runs in.
         target_folder: The target's folder, from which a recipe's weights are copied.
         sha256: Hash (hex) that the file must have; empty = any.
+        products: How its products are computed, where there are kernels.
 
     Raises:
         UserError: If the file is missing, damaged, another one or of another format, or a recipe's target is.
     """
     release_free_memory()  # of what made room for this draft
-    with opened_draft(path, target_folder, sha256) as file, returned_when_freed():
+    upload = Upload(device)
+    with opened_draft(path, target_folder, sha256) as file, returned_when_freed(), upload.running():
         name, vocab = file.header.name, tuple(file.vocab.tolist())
         net = DraftNet(file.header.config, file.vocab).requires_grad_(False).eval()
         net.vocab = net.vocab.to(device)
@@ -72,11 +77,13 @@ def load_draft(
         compressed = device == "cpu" and dtype == torch.float32 and usable()
         for parameter in file.names:
             if not (compressed and _compressed(net, parameter, file)):
-                _place(net, parameter, file.tensor(parameter).to(device=device, dtype=dtype))
+                _place(net, parameter, upload.send(file.tensor(parameter), dtype))
         if compressed:
-            install(net)
+            install(net, products)
             net.narrow = NarrowMask(net.body)
-    return LoadedDraft(name, net.to(device=device, dtype=dtype), vocab, weight_bytes(net))
+        net.to(device=device, dtype=dtype)
+        upload.deliver(net)
+    return LoadedDraft(name, net, vocab, weight_bytes(net))
 
 
 def _path_of(parameter: str) -> str:

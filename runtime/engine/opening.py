@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime.engine.base import TargetModel
-from runtime.engine.dtypes import parse_dtype
+from runtime.engine.dtypes import DTYPES, parse_dtype
 from runtime.engine.llamacpp.library import is_installed, library
 from runtime.engine.llamacpp.model import LlamaCppModel
 from runtime.engine.sources import names_gguf, resolve_first, resolve_gguf
@@ -68,6 +68,16 @@ def choose_engine(choice: TargetChoice, measured: str | None = None) -> str:
     usual = (choice.device, choice.dtype) == (USUAL_DEVICE, USUAL_DTYPE)
     named = choice.source is not None and names_gguf(choice.source)
     return LLAMACPP if named and usual and is_installed() else TRANSFORMERS
+
+
+def dtype_as_measured(engine: str, dtype: str) -> str:
+    """The dtype to open a target in, that it runs in as it did when a profile was measured.
+
+    Args:
+        engine: The profile's.
+        dtype: The profile's; an engine that runs files as they are is asked for the usual one.
+    """
+    return dtype if engine == TRANSFORMERS and dtype in DTYPES else USUAL_DTYPE
 
 
 def open_target(choice: TargetChoice, sources: Sequence[str]) -> tuple[Path, TargetModel]:

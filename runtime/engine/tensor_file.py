@@ -17,6 +17,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
+from runtime.engine.malloc import new_lasting
+
 MOST_HEADER_BYTES = 100_000_000
 """Longest header, as in the format's own library."""
 
@@ -96,7 +98,7 @@ class TensorFile:
             OSError: If the disk does not give it.
         """
         entry = self._entries[name]
-        tensor = torch.empty(entry.shape, dtype=entry.dtype)
+        tensor = new_lasting(entry.shape, entry.dtype)
         content = tensor.reshape(-1).view(torch.uint8).numpy().data
         self._file.seek(self._start + entry.begin)
         got = self._file.readinto(content)  # type: ignore[attr-defined]  # every open file has it

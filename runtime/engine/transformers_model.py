@@ -6,10 +6,9 @@ on both sides of the window's border. A window so saves no memory here: ``kv_byt
 
 from __future__ import annotations
 
-import inspect
+import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -19,14 +18,18 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from runtime.engine.base import Logits
 from runtime.engine.dtypes import compute_dtype
 from runtime.engine.fingerprint import target_fingerprint
+from runtime.engine.graphs.base import Runner
+from runtime.engine.graphs.choice import choose_runner
+from runtime.engine.graphs.eager import EagerRunner
+from runtime.engine.graphs.token_step import TokenStep
+from runtime.engine.graphs.trial import agree
 from runtime.engine.int8 import quantise_linears
-from runtime.engine.kv_cache import GrowingCache
 from runtime.engine.kv_state import KVState, total_length
-from runtime.engine.native.blocks import exact, nearest
-from runtime.engine.native.install import install
-from runtime.engine.native.modules import NarrowMask
+from runtime.engine.native.install import back_to_floats, install, multiplies_integers
+from runtime.engine.native.products import EXACT, INTEGERS, NEAREST, UNCOMPRESSED, Products
 from runtime.engine.packing import pack_linears, weight_bytes
 from runtime.engine.suitability import ADVICE, context_limit, refuse_unless_croppable, refuse_unless_decoder
+from runtime.engine.widths import change_by_width
 from runtime.errors import UserError
 
 ROLL_BACK_TOLERANCE = {torch.float32: 1e-3}
@@ -34,7 +37,13 @@ ROLL_BACK_TOLERANCE = {torch.float32: 1e-3}
 LOW_PRECISION_TOLERANCE = 0.1
 """The same for other dtypes; rounding takes 0.03."""
 
+LOGGER = logging.getLogger(__name__)
+
+NO_KERNELS, KERNELS, INTEGER_KERNELS = "no kernels", "kernels", "kernels of integers"
+
 _UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
+_UNUSABLE = (AttributeError, IndexError, NotImplementedError, TypeError, ValueError)
+"""What a model raises that does not work with a cache of ours."""
 
 
 class TransformersModel:
@@ -48,12 +57,15 @@ class TransformersModel:
         compress: Whether weights that lie on a grid of few bits are kept as those, which loses nothing.
         int8: Whether to keep the weights of linear layers in 8 bit; meant for a model in ``compute_dtype``.
         fingerprint: The target fingerprint where it is known; None = taken from the weights.
+        graphs: Whether narrow forwards work on fixed buffers and, on CUDA, are replayed as CUDA graphs, see
+            ``runtime.engine.graphs``; None = on CUDA. A model that cannot do so runs as it would without.
 
     Raises:
         UserError: If the model keeps state that cannot be rolled back.
     """
 
     engine = "transformers"
+    guard_margin: float | None = None
 
     def __init__(
         self,
@@ -63,6 +75,7 @@ class TransformersModel:
         fingerprint: str | None = None,
         native: bool = True,
         compress: bool = True,
+        graphs: bool | None = None,
     ) -> None:
         refuse_unless_croppable(model)
         self.model: PreTrainedModel = model.eval()  # type: ignore[no-untyped-call]
@@ -70,8 +83,9 @@ class TransformersModel:
         self._dtype, self._device = model.dtype, model.device
         self._format = torch.int8 if int8 else model.dtype
         self.fingerprint = fingerprint or target_fingerprint(model)  # of the weights as they came
-        replaced = install(model, nearest if int8 else exact if compress else None) if native and (pack or int8) else 0
-        self._kernels = "kernels" if replaced else "no kernels"
+        products = _products(int8, compress)
+        replaced = install(model, products) if native and (pack or int8) else 0
+        self._kernels = NO_KERNELS if not replaced else INTEGER_KERNELS if products is INTEGERS else KERNELS
         if int8:
             quantise_linears(model)
         elif pack:
@@ -81,13 +95,13 @@ class TransformersModel:
         self._context_limit = context_limit(model.config)
         self._weight_bytes = weight_bytes(model)
         self._embedding = model.get_input_embeddings()
-        accepted = inspect.signature(model.forward).parameters
-        self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
-        self._can_keep_logits = "logits_to_keep" in accepted
-        self._cache = GrowingCache()
-        self._narrow = NarrowMask(model)
+        self._runner = self._choose_runner(graphs)
+        self._cache = self._runner.cache
         self._length = 0
         self._kv_bytes_per_token = self._measure_kv()
+        if self._kernels == INTEGER_KERNELS and change_by_width(self) > 0.0:
+            back_to_floats(model)  # rounded rows would make of a rounding's difference a large one
+            self._kernels = KERNELS
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> TransformersModel:
@@ -144,6 +158,10 @@ class TransformersModel:
         return self._dtype
 
     @property
+    def dtype_name(self) -> str:
+        return str(self._format).removeprefix("torch.")
+
+    @property
     def kv_name(self) -> str:
         """What a stored KV belongs to: these weights in this format, computed by this engine on such a device."""
         versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
@@ -159,18 +177,17 @@ class TransformersModel:
                 f"expected a sequence of at most {self._context_limit} tokens (the model's context), got {end}: "
                 "shorten the prompt or the answer"
             )
-        arguments: dict[str, Any] = {self._cache_argument: self._cache, "use_cache": True}
-        if logits == "last" and self._can_keep_logits:
-            arguments["logits_to_keep"] = 1
-        arguments |= self._narrow.arguments(len(tokens), self._cache)
+        if self._device.type == "cuda":
+            self._refuse_unless_known(tokens)
         try:
-            ids = torch.tensor([tokens], dtype=torch.long, device=self._device)
-            rows: torch.Tensor = self.model(input_ids=ids, **arguments).logits[0]  # (n or 1, vocab)
+            rows = self._runner.forward(
+                torch.tensor([tokens], dtype=torch.long), 1 if logits == "last" else len(tokens)
+            )
         except BaseException:
             self._cache.crop_to(self._length)
             raise
         self._length = end
-        return rows[-1:].float() if logits == "last" else rows.float()
+        return rows
 
     def crop(self, length: int) -> None:
         if length < 0:
@@ -207,7 +224,43 @@ class TransformersModel:
 
     def synchronize(self) -> None:
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+            # The decoding stream alone: a load that goes on beside it is not waited for.
+            torch.cuda.current_stream(self._device).synchronize()
+
+    def _refuse_unless_known(self, tokens: Sequence[int]) -> None:
+        """As the embedding does on CPU. On CUDA it would fail long after, and the device could not be used again.
+
+        Raises:
+            IndexError: If a token is not in the vocabulary.
+        """
+        if min(tokens) < 0 or max(tokens) >= self._vocab_size:
+            raise IndexError(f"expected token ids from 0 to {self._vocab_size - 1}, got {min(tokens)} to {max(tokens)}")
+
+    def _choose_runner(self, graphs: bool | None) -> Runner:
+        """A runner that says what the model says."""
+        step = TokenStep(self.model)
+        runner = choose_runner(step, self._device, graphs)
+        if isinstance(runner, EagerRunner) or self._agrees(runner, EagerRunner(step, self._device)):
+            return runner
+        LOGGER.warning("%s says something else in fixed buffers: CUDA graphs are not used", type(self.model).__name__)
+        return EagerRunner(step, self._device)
+
+    @torch.inference_mode()
+    def _agrees(self, runner: Runner, plain: Runner) -> bool:
+        try:
+            return agree(runner, plain, self._probes(), self._tolerance)
+        except (*_UNUSABLE, RuntimeError):
+            LOGGER.debug("the trial of fixed buffers failed", exc_info=True)
+            return False
+
+    @property
+    def _tolerance(self) -> float:
+        return ROLL_BACK_TOLERANCE.get(self._dtype, LOW_PRECISION_TOLERANCE)
+
+    def _probes(self) -> list[int]:
+        """Three tokens; a pad token would warn."""
+        pad = self.model.config.get_text_config(decoder=True).pad_token_id
+        return [token for token in range(4) if token != pad][:3]
 
     def _measure_kv(self) -> int:
         """Forward a token, a guess, roll back: shows that this works, and what a token weighs.
@@ -215,8 +268,7 @@ class TransformersModel:
         Raises:
             UserError: If it does not.
         """
-        pad = self.model.config.get_text_config(decoder=True).pad_token_id  # a pad token would warn
-        first, other, guess = [token for token in range(4) if token != pad][:3]
+        first, other, guess = self._probes()
         try:
             self.forward([first, guess], "last")
             self.crop(1)
@@ -225,14 +277,13 @@ class TransformersModel:
             self.reset()
             never = self.forward([first, other], "last")
             self.reset()
-        except (AttributeError, IndexError, NotImplementedError, TypeError, ValueError) as error:
+        except _UNUSABLE as error:
             raise self._no_roll_back(f"{type(error).__name__}: {error}") from error
         if held != 2:
             raise self._no_roll_back(f"its cache held {held} tokens instead of 2")
         if not bool(torch.isfinite(again).all()):
             raise self._no_roll_back("its logits are not finite; where they are in another dtype, choose that")
-        tolerance = ROLL_BACK_TOLERANCE.get(self._dtype, LOW_PRECISION_TOLERANCE)
-        if not bool((again - never).abs().max() <= tolerance * (never.max() - never.min())):
+        if not bool((again - never).abs().max() <= self._tolerance * (never.max() - never.min())):
             raise self._no_roll_back("a token that was taken back still changes what follows")
         return size
 
@@ -241,6 +292,13 @@ class TransformersModel:
             f"{type(self.model).__name__} does not keep its sequence in a cache that can be rolled back ({reason}): "
             f"{ADVICE}"
         )
+
+
+def _products(int8: bool, compress: bool) -> Products:
+    """How products are computed where there are kernels."""
+    if int8:
+        return INTEGERS if multiplies_integers() else NEAREST
+    return EXACT if compress else UNCOMPRESSED
 
 
 def _read(folder: Path, dtype: torch.dtype | str) -> PreTrainedModel:

@@ -86,24 +86,40 @@ def request_of(
     Raises:
         ApiError: If it does not fit the context.
     """
-    field = "messages" if isinstance(body, ChatRequest) else "prompt"
     if not prompt_ids:
-        raise wrong(field, "the prompt is empty: send some text")
-    room, asked = context_tokens - len(prompt_ids), _asked(body)
+        raise wrong(_field(body), "the prompt is empty: send some text")
+    new_tokens = _new_tokens(body, len(prompt_ids), context_tokens, most_tokens)
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    return Request(name, tuple(prompt_ids), new_tokens, eos_ids, sampling=sampling_of(body), stop=stop)
+
+
+def _new_tokens(
+    body: ChatRequest | CompletionRequest, prompt_tokens: int, context_tokens: int, most_tokens: int
+) -> int:
+    """Most tokens of the text: what was asked for, if there is room for it, or else what is usual."""
+    room, asked = context_tokens - prompt_tokens, _asked(body)
     if asked is not None and asked > most_tokens:
         raise wrong("max_tokens", f"{asked} is too large: this server writes at most {most_tokens} tokens a request")
     if room < (asked or 1):
-        message = (
-            f"This model's maximum context length is {context_tokens} tokens. However, you requested "
-            f"{len(prompt_ids) + (asked or 1)} tokens ({len(prompt_ids)} in the {field}, {asked or 1} in the "
-            "completion). Please reduce their length."
-        )
-        raise ApiError(400, message, "context_length_exceeded", field)
-    if asked is None:
-        usual = most_tokens if isinstance(body, ChatRequest) else DEFAULT_COMPLETION_TOKENS
-        asked = min(usual, most_tokens, room)
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    return Request(name, tuple(prompt_ids), asked, eos_ids, sampling=sampling_of(body), stop=stop)
+        raise _too_long(_field(body), prompt_tokens, asked or 1, context_tokens)
+    if asked is not None:
+        return asked
+    usual = most_tokens if isinstance(body, ChatRequest) else DEFAULT_COMPLETION_TOKENS
+    return min(usual, most_tokens, room)
+
+
+def _too_long(field: str, prompt_tokens: int, new_tokens: int, context_tokens: int) -> ApiError:
+    """In the words of OpenAI's own server, which clients look for."""
+    message = (
+        f"This model's maximum context length is {context_tokens} tokens. However, you requested "
+        f"{prompt_tokens + new_tokens} tokens ({prompt_tokens} in the {field}, {new_tokens} in the "
+        "completion). Please reduce their length."
+    )
+    return ApiError(400, message, "context_length_exceeded", field)
+
+
+def _field(body: ChatRequest | CompletionRequest) -> str:
+    return "messages" if isinstance(body, ChatRequest) else "prompt"
 
 
 def _asked(body: ChatRequest | CompletionRequest) -> int | None:

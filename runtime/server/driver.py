@@ -20,6 +20,7 @@ from runtime.decoding.stopping import VisibleText, has_ended
 from runtime.live import Served
 from runtime.server import trace
 from runtime.server.faults import failed
+from runtime.server.freeing import Freeing
 from runtime.server.jobs import Delta, Failed, Finished, Job, Usage
 from runtime.server.metrics import Metrics
 from runtime.server.pressure import Pressure
@@ -60,6 +61,7 @@ class Driver:
         self._metrics, self._upcoming = metrics, upcoming
         self._names = tuple(draft.name for draft in self._session.drafts)
         self._pressure = Pressure(self._session, keep_free_bytes, self._models.target.device)
+        self._freeing = Freeing()
         self._broken: set[int] = set()
         self._expected: Job | None = None
         self._looked_s = float("-inf")
@@ -68,12 +70,13 @@ class Driver:
         self.look()
 
     def look(self) -> None:
-        """Take in finished loads, give way to others' need of memory and note what is in memory, once in a while."""
+        """Take in finished loads, give memory back, also for others' need, and note what is held, once in a while."""
         now_s = time.perf_counter()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             self._session.memory.poll()
             self._pressure.check()
+            self._freeing.check()
             self._metrics.look(self._session)
             if isinstance(self._controller, GuardedController):
                 self._metrics.look_at_guard(self._controller)
@@ -157,6 +160,7 @@ class Driver:
             usage.ttft_s = time.perf_counter() - job.arrived_s
         usage.take(outcome)
         self._metrics.take(outcome, self._names)
+        self._freeing.note_work()
         course.tokens.extend(outcome.tokens)
         texts = [course.visible.push([token]) for token in outcome.tokens]
         shown = None

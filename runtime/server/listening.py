@@ -25,6 +25,8 @@ from runtime.server.metrics import Metrics
 from runtime.server.worker import Opener, Worker
 
 EXIT_AT_ONCE = 130
+BACKLOG = 2048
+"""Connections that the system keeps until the server takes them."""
 JOIN_S = 15.0
 """How long the device's thread may take to end once its request was cancelled; KV on its way to disk is written."""
 
@@ -172,11 +174,7 @@ def serve(
         service = service_over(served, config, worker, metrics, info)
         server = Server(create_app(service), config, worker.drain)
         started(server)
-        try:
-            listener.listen(2048)
-        except OSError as error:
-            where = f"{config.host} port {config.port}"
-            raise UserError(f"cannot listen on {where} ({error}): choose another --port") from None
+        _listen(listener, config)
         ready(url_of(listener))
         server.run([listener])
     finally:
@@ -185,6 +183,14 @@ def serve(
     if not ended:
         os._exit(EXIT_AT_ONCE)  # a thread inside a forward cannot be joined, and must not see modules go away
     return 0
+
+
+def _listen(listener: socket.socket, config: ServerConfig) -> None:
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:
+        where = f"{config.host} port {config.port}"
+        raise UserError(f"cannot listen on {where} ({error}): choose another --port") from None
 
 
 def _opened(worker: Worker) -> Served:

@@ -35,20 +35,28 @@ class Metrics:
         self._registry = one = CollectorRegistry()
         ProcessCollector(registry=one)
         self.info = Info("specpilot", "What is served", registry=one)
+        self._of_requests(one)
+        self._of_rounds(one)
+        self._of_memory(one)
+        self._of_the_guard(one)
+
+    def _of_requests(self, one: CollectorRegistry) -> None:
         self.http = Counter("specpilot_http_requests", "HTTP answers", ("path", "status"), registry=one)
         self.requests = Counter("specpilot_requests", "Requests that reached the device", ("outcome",), registry=one)
         self.waiting = Gauge("specpilot_requests_waiting", "Requests that wait for the device", registry=one)
         self.request_s = self._times("request", "From arrival to the last token", REQUEST_S)
         self.waited_s = self._times("waited", "From arrival to the device", REQUEST_S)
         self.ttft_s = self._times("ttft", "From arrival to the first token", REQUEST_S)
+        self.prompt_tokens = Counter("specpilot_prompt_tokens", "Prompt tokens", ("source",), registry=one)
+        self.tokens = Counter("specpilot_tokens", "Committed tokens by where they came from", ("origin",), registry=one)
+
+    def _of_rounds(self, one: CollectorRegistry) -> None:
         self.round_s = self._times("round", "One propose-verify-commit round", STEP_S)
         self.observe_s = self._times("observe", "Making one observation", DECIDE_S)
         self.decide_s = self._times("decide", "One decision of the controller", DECIDE_S)
         self.decide_failures = Counter(
             "specpilot_decide_failures", "Decisions the controller failed at; decoded plain", registry=one
         )
-        self.prompt_tokens = Counter("specpilot_prompt_tokens", "Prompt tokens", ("source",), registry=one)
-        self.tokens = Counter("specpilot_tokens", "Committed tokens by where they came from", ("origin",), registry=one)
         self.rounds = Counter("specpilot_rounds", "Rounds", ("draft",), registry=one)
         self.drafted = Counter("specpilot_drafted_tokens", "Guesses verified", ("draft",), registry=one)
         self.accepted = Counter("specpilot_accepted_tokens", "Guesses accepted", ("draft",), registry=one)
@@ -56,6 +64,8 @@ class Metrics:
         self.plain_s = Counter("specpilot_plain_seconds", "Plain decoding's time for it by the profile", registry=one)
         self.stall_s = Counter("specpilot_stall_seconds", "Of it, waiting for loads", registry=one)
         self.guards = Counter("specpilot_guard_forwards", "Forwards that re-decided a near-tie", registry=one)
+
+    def _of_memory(self, one: CollectorRegistry) -> None:
         self.loads = Gauge("specpilot_loads", "Draft loads since the start", registry=one)
         self.evictions = Gauge("specpilot_evictions", "Drafts and KV blocks given up since the start", registry=one)
         self.budget = Gauge("specpilot_budget_bytes", "The memory budget", registry=one)
@@ -67,6 +77,8 @@ class Metrics:
         self.kv_failed = Gauge("specpilot_kv_disk_failed", "1 = KV is no longer copied to disk", registry=one)
         self.resident = Gauge("specpilot_draft_resident", "1 = the draft is usable now", ("draft",), registry=one)
         self.broken = Gauge("specpilot_draft_failed", "1 = the draft cannot be used", ("draft",), registry=one)
+
+    def _of_the_guard(self, one: CollectorRegistry) -> None:
         self.guard = Gauge("specpilot_guard", "What the policy's guard did since the start", ("what",), registry=one)
         self.guard_lost = Gauge("specpilot_guard_lost_steps", "Worst recent loss against plain, steps", registry=one)
         self.falling_back = Gauge("specpilot_guard_falling_back", "1 = the heuristic decides", registry=one)

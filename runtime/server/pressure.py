@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 
+from runtime.engine.malloc import release_free_memory
 from runtime.server.free_memory import available_bytes, shares_memory
 from runtime.session import DecodeSession
 
@@ -67,10 +68,17 @@ class Pressure:
         missing = memory.config.budget_bytes - (memory.used_bytes + spare)  # of what the budget may grow to
         aside = min(max(missing, 0), memory.config.budget_bytes)
         if aside != memory.aside_bytes or memory.free_bytes < 0:
+            before = memory.used_bytes
             self._session.set_aside(aside)
-            if self._device.type == "cuda":
-                torch.cuda.empty_cache()  # what was dropped goes back to the machine
+            if memory.used_bytes < before:
+                self._give_back()
         self._tell(available, missing, aside)
+
+    def _give_back(self) -> None:
+        """What was dropped goes back to the machine, also where the allocator would keep it."""
+        release_free_memory()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _tell(self, available: int, missing: int, aside: int) -> None:
         """One line when pressure begins and one when it is over, however it varies in between."""

@@ -21,6 +21,7 @@ from runtime.control.action import ActionCodec
 from runtime.control.frozen import FrozenController
 from runtime.control.observation import DRAFT_FEATURES, GLOBAL_FEATURES, Observation, bounds
 from runtime.core import Phase
+from runtime.engine.native.library import kernels
 from tests.agents.test_equivariant import table_of
 from tests.agents.test_policy import CODEC, N, disturb, make_learner
 
@@ -74,11 +75,13 @@ def test_the_deployed_prior_holds_at_the_ends_of_all_ranges(edge: float) -> None
     assert torch.allclose(DeployPrior(prior)(row), prior(row), rtol=1e-4, atol=1e-3)
 
 
-def test_ten_thousand_decisions_are_those_of_the_library(tmp_path: Path) -> None:
+@pytest.mark.parametrize("taped", [True, False])
+def test_ten_thousand_decisions_are_those_of_the_library(tmp_path: Path, taped: bool) -> None:
     """Where they differ, the library scores both values alike to rounding."""
     learner = make_learner()
     disturb(learner)
-    frozen = FrozenController(exported(learner, tmp_path), N, len(bounds(N)[0]))
+    frozen = FrozenController(exported(learner, tmp_path), N, len(bounds(N)[0]), taped=taped)
+    assert frozen.taped is (taped and kernels() is not None)
     rows, legal = drawn(N, 10_000, 5), masks(10_000, 6)
     wanted = learner.predict(rows, action_masks=legal, deterministic=True)[0]
     with torch.no_grad():
@@ -100,6 +103,27 @@ def test_the_graph_has_few_nodes(tmp_path: Path) -> None:
     options.optimized_model_filepath, options.log_severity_level = str(folded), 3
     onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     assert len(onnx.load(str(folded)).graph.node) <= MOST_NODES
+
+
+@pytest.mark.skipif(kernels() is None, reason="no C compiler")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"network": "equivariant"},
+        {"normalise": "running"},
+        {"residual": False},
+        {"actions": "drafts"},
+        {"actions": "lengths", "fixed_draft": "math"},
+    ],
+)
+def test_a_tape_runs_every_kind_of_small_policy(tmp_path: Path, settings: dict[str, Any]) -> None:
+    learner = make_learner(**settings)
+    disturb(learner)
+    path = exported(learner, tmp_path)
+    taped, other = (FrozenController(path, N, len(bounds(N)[0]), taped=taped) for taped in (True, False))
+    assert taped.taped and not other.taped
+    seen = [Observation(Phase.DECODE, *each) for each in zip(drawn(N, 500, 9), masks(500, 10), strict=True)]
+    assert sum(taped.decide(each) != other.decide(each) for each in seen) <= 2
 
 
 @pytest.mark.parametrize("normalise", ["table", "running"])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agents import setup
 from agents.evaluate import evaluate_bundle
 from agents.setup import PROJECT, agent_settings, load_profile, memory_budget, prepare
 from envs.traces import DraftRef, TraceSet
@@ -37,6 +38,28 @@ def test_the_budget_counts_drafts_and_kv(tiny_zoo: TinyZoo) -> None:
     none = memory_budget(tiny_zoo.config("env.budget_drafts=0", "env.budget_kv_tokens=0"), tiny_zoo.zoo)
     index_bytes = sum(spec.bytes for spec in specs if not spec.loadable)
     assert none.budget_bytes == none.workspace_bytes + index_bytes
+
+
+def test_the_budget_is_in_tokens_of_the_engine_that_was_measured(tiny_zoo: TinyZoo, tmp_path: Path) -> None:
+    half = tiny_zoo.zoo.target.kv_bytes_per_token // 2
+    dataclasses.replace(Profile.load(tiny_zoo.profile), kv_bytes_per_token=half).save(tmp_path / "half.json")
+    whole, small = (prepare(tiny_zoo.config(*more)) for more in ((), (f"device.profile={tmp_path / 'half.json'}",)))
+    assert small.memory.kv_bytes_per_token == half
+    assert whole.memory.budget_bytes - small.memory.budget_bytes == 1500 * half
+
+
+def test_what_is_measured_is_the_engine_of_the_configuration(
+    tiny_zoo: TinyZoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def measured(*_: object, engine: str, **__: object) -> Profile:
+        asked.append(engine)
+        return Profile.load(tiny_zoo.profile)
+
+    monkeypatch.setattr(setup, "device_profile", measured)
+    load_profile(tiny_zoo.config("device.profile=null", "engine=llamacpp"), tiny_zoo.zoo)
+    assert asked == ["llamacpp"]
 
 
 def test_loads_can_be_overridden(tiny_zoo: TinyZoo) -> None:

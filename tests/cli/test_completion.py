@@ -84,9 +84,9 @@ def test_bash_proposes_every_option(in_bash: Words, command: Command) -> None:
 
 
 def test_bash_proposes_values(in_bash: Words) -> None:
-    assert in_bash("chat", "--dtype", "") == list(DTYPES)
+    assert in_bash("chat", "--dtype", "") == ["auto", *DTYPES]
     assert in_bash("generate", "--dtype", "=", "b") == ["bfloat16"]
-    assert in_bash("generate", "--dtype", "=") == list(DTYPES)
+    assert in_bash("generate", "--dtype", "=") == ["auto", *DTYPES]
     assert in_bash("serve", "--controller", "mem") == ["memspec", "memspec_no_memory", "memspec_no_prediction"]
     assert in_bash("completion", "") == ["bash", "zsh", "fish"]
     assert in_bash("generate", "--prompt", "") == []

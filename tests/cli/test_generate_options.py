@@ -89,7 +89,7 @@ def test_a_repetition_penalty_changes_the_text(tiny_zoo: TinyZoo, capsys: Captur
 
 
 def test_the_target_may_run_in_another_dtype(tiny_zoo: TinyZoo, capsys: Capture) -> None:
-    answer = answered(capsys, tiny_zoo.bundle, "--dtype", "bfloat16", "--max-tokens", "6")
+    answer = answered(capsys, tiny_zoo.bundle, "--dtype", "bfloat16", "--max-tokens", "6", "--controller", "plain")
     assert answer["stats"]["tokens"] == len(answer["tokens"]) > 0
 
 

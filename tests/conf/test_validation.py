@@ -49,6 +49,13 @@ LIVE = ("env=live", "suite=quick")
         ),
         (("suite=robust", "suite.env=live"), r"suite\.judged_device: expected null with suite\.env=live"),
         (("device=laptop-gpu", "device.profile=/a"), r"device\.profile: .* got /a: add `device=this_machine`"),
+        (("dtype=int4",), r"dtype: expected one of auto, float32, .*, got .int4."),
+        (("device=laptop-gpu", "dtype=int8"), r"dtype: expected auto or float32, the dtype of device\.built"),
+        (("engine=llama",), r"engine: expected one of auto, transformers, llamacpp, got 'llama'"),
+        (
+            ("device=laptop-gpu", "engine=llamacpp"),
+            r"engine: expected auto or transformers, the engine of device\.built",
+        ),
         (("device=laptop-gpu", "device.remeasure=true"), r"device\.remeasure: expected false with .* device\.built"),
         (("device.profile=/nowhere/p.json",), r"no profile at /nowhere/p\.json: check the path"),
         (("device=laptop-gpu", "device.built.load=0"), r"device\.built\.load: expected a number above 0, got 0"),
@@ -160,6 +167,15 @@ def test_a_simulated_profile_is_not_for_the_real_models(tmp_path: Path) -> None:
                 check(config)
         else:
             check(config)
+
+
+def test_a_profile_of_another_engine_is_not_for_the_engine_that_is_named(tmp_path: Path) -> None:
+    dataclasses.replace(make_profile(("code",)), engine="llamacpp").save(tmp_path / "profile.json")
+    named = f"device.profile={tmp_path}/profile.json"
+    with pytest.raises(UserError, match=r"expected auto or llamacpp, the engine of device\.profile, got transformers"):
+        check(composed("config", named, "engine=transformers"))
+    check(composed("config", named, "engine=llamacpp"))
+    check(composed("config", named))
 
 
 def test_every_limit_is_of_a_key_that_there_is() -> None:

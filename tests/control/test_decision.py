@@ -18,10 +18,11 @@ def test_rounds_are_shared_out_and_every_part_is_timed(
     monkeypatch.setattr(decision, "LOOP_ROUNDS", 20)
     twin, out = copied(tiny_zoo.bundle, tmp_path / "twin" / "bundle"), tmp_path / "decision.json"
     call = ["--bundle", str(tiny_zoo.bundle), "--bundle", str(twin), "--tokens", "24", "--threads", "1"]
-    assert decision.main([*call, "--out", str(out), "--no-progress"]) == 0
+    assert decision.main([*call, "--onnxruntime", "--floor", "--out", str(out), "--no-progress"]) == 0
     report = json.loads(out.read_text(encoding="utf-8"))
     assert report["alike"] == 1.0
-    assert len(report["rows"]) == 2
+    assert len(report["rows"]) == 5
+    assert "one node" in report["rows"]
     for row in report["rows"].values():
         assert row["rounds"] > 0 and 0.0 < row["policy_share"] < row["together_share"]
         for part in ("loop", "policy", "observe", "guard", "together"):

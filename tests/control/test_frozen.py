@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from runtime.control import frozen as frozen_module
 from runtime.control.action import ActionCodec
 from runtime.control.frozen import FrozenController
 from runtime.control.observation import Observation, bounds
+from runtime.control.tape.tape import Tape
 from runtime.core import Phase, Victim
+from runtime.engine.native import decisions
+from runtime.engine.native.library import kernels
 from runtime.errors import UserError
 
 N = 2
@@ -111,3 +116,69 @@ def test_a_memory_that_is_not_given_back_is_refused(tmp_path: Path) -> None:
     onnx.save(model, str(path))
     with pytest.raises(UserError, match="the policy gives no next_hidden: export the bundle again"):
         FrozenController(path, N, SIZE)
+
+
+def network(path: Path) -> Path:
+    """A policy that a tape can run: the best legal one of random scores."""
+    rng, offsets = np.random.default_rng(0), CODEC.offsets
+    widest = max(CODEC.nvec)
+    places = [[*range(a, b), *[a] * (widest - b + a)] for a, b in pairwise(offsets)]
+    nodes = [
+        helper.make_node("Gemm", ["observation", "weights"], ["scores"]),
+        helper.make_node("Where", ["mask", "scores", "never"], ["legal"]),
+        helper.make_node("Gather", ["legal", "places"], ["rows"], axis=1),
+        helper.make_node("ArgMax", ["rows"], ["action"], axis=2, keepdims=0),
+    ]
+    constants = {
+        "weights": rng.normal(size=(SIZE, offsets[-1])).astype(np.float32),
+        "never": np.full((1, 1), -1e8, np.float32),
+        "places": np.array(places),
+    }
+    return write(path, nodes, constants)
+
+
+def random_observation(rng: np.random.Generator) -> Observation:
+    vector = rng.normal(size=SIZE).astype(np.float32)
+    return Observation(Phase.DECODE, vector, (rng.random(CODEC.offsets[-1]) < 0.5) | CODEC.first_values)
+
+
+@pytest.mark.skipif(kernels() is None, reason="no C compiler")
+def test_a_tape_decides_as_onnxruntime_does(tmp_path: Path) -> None:
+    path, rng = network(tmp_path / "policy.onnx"), np.random.default_rng(1)
+    taped, other = FrozenController(path, N, SIZE), FrozenController(path, N, SIZE, taped=False)
+    assert taped.taped and not other.taped
+    for _ in range(300):
+        observation = random_observation(rng)
+        assert taped.decide(observation) == other.decide(observation)
+
+
+@pytest.mark.skipif(kernels() is None, reason="no C compiler")
+def test_policies_do_not_share_what_they_work_on(tmp_path: Path) -> None:
+    path, rng = network(tmp_path / "policy.onnx"), np.random.default_rng(2)
+    first, second = FrozenController(path, N, SIZE), FrozenController(path, N, SIZE)
+    seen = [random_observation(rng) for _ in range(20)]
+    alone = [first.decide(observation) for observation in seen]
+    together = [(first.decide(a), second.decide(b)) for a, b in zip(seen, reversed(seen), strict=True)]
+    assert together == list(zip(alone, reversed(alone), strict=True))
+
+
+def test_without_compiled_code_onnxruntime_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, observation = network(tmp_path / "policy.onnx"), random_observation(np.random.default_rng(3))
+    wanted = FrozenController(path, N, SIZE).decide(observation)
+    monkeypatch.setattr(decisions, "kernels", lambda: None)
+    frozen = FrozenController(path, N, SIZE)
+    assert not frozen.taped and frozen.decide(observation) == wanted
+
+
+def test_a_tape_that_decides_otherwise_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Wrong(Tape):
+        def run(self) -> None:
+            super().run()
+            self.action[1] ^= 1
+
+    monkeypatch.setattr(frozen_module, "Tape", Wrong)
+    frozen = FrozenController(network(tmp_path / "policy.onnx"), N, SIZE)
+    assert not frozen.taped
+    assert kernels() is None or "compiled code decides otherwise than onnxruntime" in caplog.text

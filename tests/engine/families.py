@@ -52,6 +52,11 @@ def made(family: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Pre
     return random_model(family, {**FAMILIES[family], **changes}, dtype, SEEDS.get(family, 0))
 
 
+def reading_network() -> PreTrainedModel:
+    """Llama whose forward asks a tensor for the length of the text, to turn positions otherwise in long ones."""
+    return made("llama", rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0})
+
+
 def draft_of(source: PreTrainedModel, kind: str) -> LoadedDraft:
     """``good`` is the model itself, ``hostile`` its opposite, ``random`` its first layer and half the vocabulary."""
     vocab = torch.arange(0, VOCAB, 2 if kind == "random" else 1)

@@ -171,7 +171,7 @@ def embedded(tokens: list[int]) -> torch.Tensor:
 
 def test_a_draft_guesses_as_in_torch(draft_path: Path) -> None:
     ours = native(draft_path).sequence().forward(embedded(TOKENS), len(TOKENS))
-    torch_draft = draft_loader("transformers", 1, 160)(draft_path, "cpu", None, "")
+    torch_draft = draft_loader("transformers", "float32", 1, 160)(draft_path, "cpu", None, "")
     assert isinstance(torch_draft, LoadedDraft)
     with torch.inference_mode():
         theirs = torch_draft.sequence().forward(embedded(TOKENS), len(TOKENS))
@@ -205,10 +205,38 @@ def test_many_tokens_go_in_parts(draft_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_draft_is_converted_once(draft_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = native(draft_path)
     monkeypatch.setattr(draft_module, "write_draft_gguf", lambda *_: pytest.fail("converted again"))
-    second = draft_loader("llamacpp", 1, 160)(draft_path, "cpu", None, "")
+    second = draft_loader("llamacpp", "float16", 1, 160)(draft_path, "cpu", None, "")
     assert isinstance(second, NativeDraft)
     assert (second.name, second.vocab, second.weight_bytes) == (first.name, first.vocab, first.weight_bytes)
     assert 0 < second.weight_bytes < sum(weight.numel() * 4 for weight in tiny_network(**WIDE).parameters())
+
+
+@pytest.mark.parametrize("damage", ["cut short", "not a GGUF file", "empty"])
+def test_a_damaged_conversion_is_made_again(
+    draft_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    expected = native(draft_path).sequence().forward(embedded(TOKENS), 5)
+    (kept,) = (tmp_path / "cache" / "drafts").glob("*.gguf")
+    whole = kept.read_bytes()
+    kept.write_bytes({"cut short": whole[:-2048], "not a GGUF file": b"x" * len(whole), "empty": b""}[damage])
+    again = native(draft_path).sequence().forward(embedded(TOKENS), 5)
+    assert kept.read_bytes() == whole and torch.equal(again, expected)
+    assert [record.getMessage() for record in caplog.records if "converted again" in record.getMessage()]
+
+
+def test_a_conversion_that_never_works_is_made_once(draft_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def write_nonsense(parts: object, path: Path) -> None:
+        made.append(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"nonsense")
+
+    monkeypatch.setattr(draft_module, "write_draft_gguf", write_nonsense)
+    for times in (1, 2):
+        with pytest.raises(UserError, match=r"\.gguf: llama\.cpp cannot read this model"):
+            native(draft_path)
+        assert len(made) == times
 
 
 def test_what_llamacpp_cannot_run_runs_in_torch(draft_path: Path) -> None:
@@ -222,7 +250,7 @@ def test_what_llamacpp_cannot_run_runs_in_torch(draft_path: Path) -> None:
     parts = tiny.draft_parts("sometimes")  # rows of 48
     path = draft_path.with_name(f"sometimes{SUFFIX}")
     save_draft(path, parts.header, parts.vocab, parts.tensors)
-    assert isinstance(draft_loader("llamacpp", 1, 160)(path, "cpu", None, ""), LoadedDraft)
+    assert isinstance(draft_loader("llamacpp", "float16", 1, 160)(path, "cpu", None, ""), LoadedDraft)
 
 
 def test_a_drafter_runs_it(draft_path: Path) -> None:

@@ -23,6 +23,7 @@ from runtime.engine.native.leaders import leaders, likeliest
 from runtime.engine.native.library import kernels
 from runtime.engine.native.linear import KERNEL_ROWS, BlockLinear
 from runtime.engine.native.modules import FEW_ROWS, CachedAttention, GatedMLP, NarrowMask, Norm
+from runtime.engine.native.products import NEAREST, UNCOMPRESSED
 from runtime.engine.native.shared import Part, SharedProduct
 from runtime.engine.packing import weight_bytes
 from runtime.engine.transformers_model import TransformersModel
@@ -126,7 +127,7 @@ def test_shared_product_follows_the_rows_it_gets() -> None:
 def test_gate_is_silu(scale: float) -> None:
     both = normal(1, 3, 64) * scale
     got = torch.empty(1, 3, 32)
-    kernels().gate(both.data_ptr(), got.data_ptr(), 3, 32)
+    kernels().gate(both.data_ptr(), got.data_ptr(), 3, 32, 1)
     expected = functional.silu(both[..., :32]) * both[..., 32:]
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6 * scale * scale)
 
@@ -207,7 +208,7 @@ def made(family: str, **changes: Any) -> PreTrainedModel:
 @pytest.mark.parametrize("family", FORMS)
 def test_only_what_has_the_form_is_replaced(family: str) -> None:
     model = made(family)
-    install(model, None)
+    install(model, UNCOMPRESSED)
     assert kinds(model) >= FORMS[family][1] - {"Part"}
     assert ("CachedAttention" in kinds(model)) == ("CachedAttention" in FORMS[family][1])
     assert ("GatedMLP" in kinds(model)) == ("GatedMLP" in FORMS[family][1])
@@ -248,7 +249,7 @@ def put_on_grid(network: PreTrainedModel, form: Form) -> None:
 
 def test_windowed_attention_stays() -> None:
     model = random_model("mistral", {**WIDE_HEADS, "sliding_window": 8})
-    install(model, None)
+    install(model, UNCOMPRESSED)
     assert "CachedAttention" not in kinds(model)
     assert NarrowMask(model).arguments(1, GrowingCache()) == {}
 
@@ -256,7 +257,7 @@ def test_windowed_attention_stays() -> None:
 def test_other_turns_are_refused() -> None:
     """Cohere turns neighbours, not halves: it has all the names, and another answer."""
     model = random_model("cohere", {**WIDE_HEADS, "logit_scale": 1.0})
-    install(model, None)
+    install(model, UNCOMPRESSED)
     assert "CachedAttention" not in kinds(model)
 
 
@@ -271,7 +272,7 @@ def test_attention_that_bounds_large_numbers_stays(family: str) -> None:
     """Small random numbers do not come near the bound: no trial tells these from plain attention."""
     settings = {**WIDE_HEADS, "initializer_range": 0.02, **BOUNDED[family]}
     model = random_model(family, {key: value for key, value in settings.items() if key != "head_dim" or value})
-    install(model, None)
+    install(model, UNCOMPRESSED)
     assert "CachedAttention" not in kinds(model)
 
 
@@ -308,7 +309,7 @@ class NormOfTwo(nn.Module):
                                               (NormOfTwo(), False)])  # fmt: skip
 def test_modules_of_another_form_stay_and_break_nothing(module: nn.Module, replaced: bool) -> None:
     parent = nn.ModuleDict({"part": module}).requires_grad_(False)
-    install(parent, None)
+    install(parent, UNCOMPRESSED)
     assert (parent["part"] is not module) == replaced
 
 
@@ -357,7 +358,7 @@ def test_products_that_are_not_torchs_are_used_nowhere(
     save_draft(tmp_path / "draft", header, net.vocab.int(), net.weights())
     assert ("BlockLinear" in kinds(load_draft(tmp_path / "draft").net)) == right
     assert compute_dtype(torch.int8) == (torch.float32 if right else torch.bfloat16)
-    assert (install(source, nearest) > 0) == right
+    assert (install(source, NEAREST) > 0) == right
 
 
 def test_draft_nets_use_the_kernels_too() -> None:

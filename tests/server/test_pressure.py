@@ -72,6 +72,21 @@ def test_what_is_missing_is_given_up_and_no_more(caplog: pytest.LogCaptureFixtur
     assert "has memory again" in caplog.records[1].getMessage() and len(caplog.records) == 2
 
 
+def test_the_memory_of_what_was_dropped_goes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    session = opened()
+    memory, watch = session.memory, Watch(session)
+    monkeypatch.setattr(pressure, "release_free_memory", lambda: held.append(memory.used_bytes))
+    used, budget = memory.used_bytes, memory.config.budget_bytes
+    watch.see(ENOUGH)
+    watch.see(FLOOR + 10)
+    assert memory.used_bytes == used and held == []  # set aside, but nothing was dropped
+    watch.see(0)
+    assert memory.used_bytes < used and held == [memory.used_bytes]
+    watch.see(FLOOR + budget)
+    assert memory.aside_bytes == 0 and len(held) == 1
+
+
 def test_looks_seldom() -> None:
     watch = Watch(opened())
     for _ in range(100):

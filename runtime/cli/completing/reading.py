@@ -7,12 +7,12 @@ import enum
 from dataclasses import dataclass
 
 from runtime.control.factory import NAMES
-from runtime.engine.dtypes import DTYPES
+from runtime.engine.dtypes import AUTO_DTYPE, DTYPES
 
 VALUES = {
     "--controller": tuple(name.partition(":")[0].partition("[")[0] for name in NAMES.split(", ")),
     "--device": ("cpu", "cuda"),
-    "--dtype": tuple(DTYPES),
+    "--dtype": (AUTO_DTYPE, *DTYPES),
 }
 """Values worth proposing where more than these are legal; of controllers the part before the first colon."""
 

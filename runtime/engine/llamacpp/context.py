@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from runtime.engine.llamacpp.library import forget_complaints, last_complaint, library
+from runtime.engine.malloc import new_lasting
 from runtime.errors import UserError
 
 TEXT, SCRATCH = 0, 1
@@ -191,7 +192,7 @@ class NativeContext:
         lib.llama_memory_seq_cp(self._memory, TEXT, SCRATCH, start, end)
         try:
             size = lib.llama_state_seq_get_size(self._context, SCRATCH)
-            blob = torch.empty(size, dtype=torch.uint8)
+            blob = new_lasting((size,), torch.uint8)
             written = lib.llama_state_seq_get_data(self._context, _bytes_at(blob), size, SCRATCH)
         finally:
             self._forget_scratch()

@@ -6,6 +6,8 @@ little more than making a context.
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,6 +18,8 @@ from runtime.engine.llamacpp.draft_gguf import FORM_VERSION, can_convert, write_
 from runtime.engine.sources import cache_folder
 from runtime.errors import UserError
 from runtime.files import sha256_file
+
+LOGGER = logging.getLogger(__name__)
 
 DRAFT_BATCH, DRAFT_OUTPUTS = 256, 64
 """Most tokens of one decode, and most whose logits are wanted: small, for buffers are allocated for as many."""
@@ -75,7 +79,7 @@ class NativeDraft:
 
 
 def load_native_draft(path: Path, sha256: str, threads: int, cells: int) -> NativeDraft | None:
-    """A draft file, opened in llama.cpp.
+    """A draft file, opened in llama.cpp. A kept conversion that cannot be used is made again, once.
 
     Args:
         path: The draft file.
@@ -94,8 +98,13 @@ def load_native_draft(path: Path, sha256: str, threads: int, cells: int) -> Nati
         if header.recipe is not None or not can_convert(header.config):
             return None
         kept = cache_folder() / "drafts" / f"{sha256 or sha256_file(path)}-{FORM_VERSION}.gguf"
-        if not kept.is_file():
-            write_draft_gguf(parts, kept)
         width = int(header.config["hidden_size"])
         options = ContextOptions(cells, threads, DRAFT_BATCH, DRAFT_OUTPUTS, width, any_width=False)
-        return NativeDraft(header.name, tuple(parts.vocab.tolist()), kept, options)
+        native = partial(NativeDraft, header.name, tuple(parts.vocab.tolist()), kept, options)
+        if kept.is_file():
+            try:
+                return native()
+            except UserError as error:
+                LOGGER.warning("a kept draft is of no use and is converted again: %s", error)
+        write_draft_gguf(parts, kept)
+        return native()

@@ -23,8 +23,8 @@ from runtime.engine.kv_state import KVState, total_length
 from runtime.engine.llamacpp.context import BATCH_TOKENS, OUTPUT_TOKENS, ContextOptions, NativeContext
 from runtime.engine.llamacpp.folder import ConvertedFolder
 from runtime.engine.llamacpp.library import DISTRIBUTION, library_version
-from runtime.engine.malloc import returned_when_freed
 from runtime.engine.suitability import ADVICE
+from runtime.engine.widths import change_by_width
 from runtime.errors import UserError
 
 CONTEXT_TOKENS = 4096
@@ -86,6 +86,10 @@ class LlamaCppModel:
         return cls(NativeContext(path, ContextOptions(limit + BLOCK_TOKENS, threads)), converted, limit)
 
     @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def length(self) -> int:
         return self._length
 
@@ -139,8 +143,7 @@ class LlamaCppModel:
     def export_kv(self, start: int, end: int) -> KVState:
         if not 0 <= start < end <= self._length:
             raise ValueError(f"expected a range within 0 to {self._length} (tokens in the cache), got {start} to {end}")
-        with returned_when_freed():  # it may stay for long
-            return KVState.opaque(self._native.copy_out(start, end), end - start)
+        return KVState.opaque(self._native.copy_out(start, end), end - start)
 
     def import_kv(self, states: Sequence[KVState], length: int) -> None:
         if not 0 < length <= total_length(states):
@@ -213,13 +216,4 @@ class LlamaCppModel:
 
         Formats without a kernel for several rows (Q4_1, say) are computed row by row: the bits are the same.
         """
-        tokens = [token % self.vocab_size for token in range(3, 3 + min(8, self._context_limit - 1))]
-        self.forward(tokens[:1], "last")
-        narrow = torch.cat([self.forward([token], "last") for token in tokens[1:]])
-        self.crop(1)
-        wide = self.forward(tokens[1:], "all")
-        self.crop(len(tokens) - 1)
-        behind = self.forward(tokens[-1:], "last")  # behind keys and values of a wide forward
-        self.reset()
-        change = torch.maximum((wide - narrow).abs().max(), (behind - narrow[-1]).abs().max())
-        return EXACT_MARGIN if bool(change <= EXACT_CHANGE) else WIDE_MARGIN
+        return EXACT_MARGIN if change_by_width(self) <= EXACT_CHANGE else WIDE_MARGIN

@@ -4,28 +4,30 @@
    input. What is not of that form, or answers otherwise (a norm of a query, another way to turn), stays; so does
    attention whose scores or states are bounded (``BOUNDS``).
 2. Every linear layer whose weight lies on a grid of 4 or 8 bit is compressed, which loses nothing.
+3. A layer that consists of such parts becomes one call.
 
 Nothing is replaced on another device or in another dtype than fp32, or where there is no compiler.
 """
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from runtime.engine.kv_cache import GrowingCache
-from runtime.engine.native.blocks import Blocks, Form, blocks_of, exact, stacked
+from runtime.engine.native.blocks import Blocks, Form, blocks_of, stacked
+from runtime.engine.native.integers import FORMS, IntegerLinear, lanes, rounded
+from runtime.engine.native.layer import FusedLayer, fuse_layers
 from runtime.engine.native.library import kernels
 from runtime.engine.native.linear import BlockLinear
-from runtime.engine.native.modules import LARGEST_HEAD, CachedAttention, GatedMLP, Norm
+from runtime.engine.native.modules import FEW_ROWS, LARGEST_HEAD, CachedAttention, GatedMLP, Norm
+from runtime.engine.native.products import EXACT, Products
 from runtime.engine.native.shared import Part, SharedProduct
+from runtime.engine.native.trial import OTHERWISE, WIDTH, Trial, agree, answer_of, random
 
 LOGGER = logging.getLogger(__name__)
 
@@ -37,17 +39,9 @@ LOUD = 1000.0
 """Times that rows are as large where it is tried whether a gated MLP cuts off what is large."""
 LANES = 16
 """Widths of heads, norms and gates must be multiples of this."""
-TOLERANCE = 1e-4
-"""Part of the spread of an answer by which a replacement may differ; rounding takes 1e-6."""
-PREFIX, WIDTH = 7, 3
-"""Tokens in the cache and behind it, where attention is tried."""
 TILE_ROWS = 8
 """Rows that the product takes at once."""
 
-_OTHERWISE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
-"""What a module raises that wants to be called otherwise, or is made otherwise."""
-
-Compress = Callable[[torch.Tensor], Blocks | None]
 Linear = nn.Linear | BlockLinear
 
 
@@ -57,55 +51,70 @@ def usable() -> bool:
 
 
 @torch.inference_mode()
-def install(model: nn.Module, compress: Compress | None = exact) -> int:
+def install(model: nn.Module, products: Products = EXACT) -> int:
     """Replace what can be replaced in ``model``, in place.
 
     Args:
         model: On CPU in fp32; weights that are replaced are freed.
-        compress: Makes blocks of a weight, or None; None = no weight is compressed.
+        products: How they are computed.
 
     Returns:
         Modules replaced; 0 where kernels are not ``usable``.
     """
     if not usable() or not _suits(model):
         return 0
-    compress = compress or _as_it_is
     replaced = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            made = _norm(child) or _attention(child, compress) or _mlp(child, compress)
+            made = _norm(child, products.most_rows) or _attention(child, products) or _mlp(child, products)
             if made is not None:
                 setattr(parent, name, made)
                 replaced += 1
-    return replaced + compress_linears(model, compress)
+    return replaced + compress_linears(model, products) + fuse_layers(model)
 
 
-def compress_linears(module: nn.Module, compress: Compress = exact) -> int:
+def compress_linears(module: nn.Module, products: Products = EXACT) -> int:
     """Replace every linear layer that can be compressed; returns how many, 0 where kernels are not usable."""
     if not usable() or not _suits(module):
         return 0
     replaced = 0
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
-            if not isinstance(child, nn.Linear | Conv1D) or type(child) not in (nn.Linear, Conv1D):
-                continue
-            weight = child.weight.detach()
-            blocks = compress(weight.t().contiguous() if isinstance(child, Conv1D) else weight)
+            blocks = _blocks_of_layer(child, products)
             if blocks is not None:
-                setattr(parent, name, BlockLinear(blocks, child.bias))
+                setattr(parent, name, products.layer(blocks, getattr(child, "bias", None)))
                 replaced += 1
     return replaced
 
 
-def _as_it_is(weight: torch.Tensor) -> None:
-    """No blocks."""
+def back_to_floats(model: nn.Module) -> None:
+    """Let all products of integers be products of floats with the same weights; wide forwards go back to the model."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, IntegerLinear):
+                setattr(parent, name, BlockLinear(child.blocks(), child.bias))
+    for module in model.modules():
+        if isinstance(module, Norm | GatedMLP | CachedAttention):
+            module.most_rows = FEW_ROWS
+        elif isinstance(module, FusedLayer):
+            module.describe()
+
+
+def _blocks_of_layer(layer: nn.Module, products: Products) -> Blocks | None:
+    """The blocks of a linear layer that is to be replaced; None for any other module."""
+    if type(layer) is BlockLinear:
+        return None if products.layer is BlockLinear else layer.blocks
+    if not isinstance(layer, nn.Linear | Conv1D) or type(layer) not in (nn.Linear, Conv1D):
+        return None
+    weight = layer.weight.detach()
+    return products.compress(weight.t().contiguous() if isinstance(layer, Conv1D) else weight)
 
 
 def _suits(model: nn.Module) -> bool:
     return all(p.dtype == torch.float32 and p.device.type == "cpu" for p in model.parameters())
 
 
-def _norm(module: nn.Module) -> Norm | None:
+def _norm(module: nn.Module, most_rows: int) -> Norm | None:
     names = [name for name, _ in module.named_parameters()]
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if names != ["weight"] or not isinstance(eps, float) or isinstance(module, Norm | nn.LayerNorm):
@@ -113,34 +122,34 @@ def _norm(module: nn.Module) -> Norm | None:
     weight: torch.Tensor = module.weight.detach()  # type: ignore[operator]
     if weight.dim() != 1 or weight.shape[0] % LANES:
         return None
-    rows = _random(1, WIDTH, weight.shape[0])
-    expected = _answer(module, rows)
+    rows = random(1, WIDTH, weight.shape[0])
+    expected = answer_of(module, rows)
     for scale in (weight, weight + 1.0):  # Gemma's weights are offsets from 1
-        made = Norm(module, scale, eps)
-        if _agree(_answer(made, rows), expected):
+        made = Norm(module, scale, eps, most_rows)
+        if agree(answer_of(made, rows), expected):
             return made
     return None
 
 
-def _mlp(module: nn.Module, compress: Compress) -> GatedMLP | None:
+def _mlp(module: nn.Module, products: Products) -> GatedMLP | None:
     gate_up = _linears(module, GATE_UP)
     if gate_up is None:
         return None
-    shared = share(module, GATE_UP, gate_up, compress)
+    shared = share(module, GATE_UP, gate_up, products)
     gate, up = shared.sizes
     if gate != up or gate % LANES or not hasattr(module, "down_proj"):
         return None
-    rows = _random(1, WIDTH, gate_up[0].in_features)
-    made = GatedMLP(module, shared)
+    rows = random(1, WIDTH, gate_up[0].in_features)
+    made = GatedMLP(module, shared, products.most_rows)
     tried = (rows, LOUD * rows)
-    return made if all(_agree(_answer(made, each), _answer(module, each)) for each in tried) else None
+    return made if all(agree(answer_of(made, each), answer_of(module, each)) for each in tried) else None
 
 
-def _attention(module: nn.Module, compress: Compress) -> CachedAttention | None:
+def _attention(module: nn.Module, products: Products) -> CachedAttention | None:
     qkv = _linears(module, QKV)
     if qkv is None:
         return None
-    shared = share(module, QKV, qkv, compress)
+    shared = share(module, QKV, qkv, products)
     size = getattr(module, "head_dim", None)
     if not isinstance(size, int) or size % LANES or size > LARGEST_HEAD or any(n % size for n in shared.sizes):
         return None
@@ -149,12 +158,12 @@ def _attention(module: nn.Module, compress: Compress) -> CachedAttention | None:
     try:
         if _bounded(module) or _windowed(module):
             return None
-        trial = _Trial(module, shared.sizes[1] // size, size, qkv[0].in_features)
-        made = CachedAttention(module, shared, size)
+        trial = Trial(module, module.layer_idx, shared.sizes[1] // size, size, qkv[0].in_features)
+        made = CachedAttention(module, shared, size, products.most_rows)
         expected, got = trial.run(module), trial.run(made)
-    except _OTHERWISE:
+    except OTHERWISE:
         return None
-    return made if all(map(_agree, got, expected)) else None
+    return made if all(map(agree, got, expected)) else None
 
 
 def _bounded(module: nn.Module) -> bool:
@@ -173,39 +182,9 @@ def _windowed(module: nn.Module) -> bool:
     return window is not None or getattr(config, "attention_chunk_size", None) is not None
 
 
-class _Trial:
-    """One call of an attention module behind a random cache.
-
-    Args:
-        module: The module.
-        groups: Heads of keys.
-        size: Numbers of a head.
-        width: Of the states.
-    """
-
-    def __init__(self, module: nn.Module, groups: int, size: int, width: int) -> None:
-        self._layer: int = module.layer_idx  # type: ignore[assignment]
-        self._cache = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
-        self._prefix = _random(2, 1, groups, PREFIX, size)
-        self._states = _random(1, WIDTH, width)
-        self._turn = (_random(1, WIDTH, size), _random(1, WIDTH, size).neg())
-        later = torch.arange(PREFIX + WIDTH)[None, :] > PREFIX + torch.arange(WIDTH)[:, None]
-        self._mask = torch.zeros(1, 1, WIDTH, PREFIX + WIDTH).masked_fill(later, float("-inf"))
-
-    def run(self, module: nn.Module) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Answer, and the keys and values left in the cache."""
-        cache = GrowingCache()
-        cache.update(self._prefix[0], self._prefix[1], self._layer)
-        arguments: dict[str, Any] = {"attention_mask": self._mask, "position_embeddings": self._turn}
-        answer = module(hidden_states=self._states, **{self._cache: cache}, **arguments)[0]
-        layer = cache.held(self._layer)
-        assert layer is not None and layer.keys is not None and layer.values is not None, "the prefix is held"
-        return answer, layer.keys, layer.values
-
-
-def share(module: nn.Module, names: Sequence[str], linears: Sequence[Linear], compress: Compress) -> SharedProduct:
+def share(module: nn.Module, names: Sequence[str], linears: Sequence[Linear], products: Products) -> SharedProduct:
     """Let linear layers of a module hand out parts of one product."""
-    shared = SharedProduct(_joined(linears, compress), [linear.out_features for linear in linears])
+    shared = SharedProduct(_joined(linears, products), [linear.out_features for linear in linears])
     for index, name in enumerate(names):
         setattr(module, name, Part(shared, index))
     module.add_module(f"shared_{names[0]}", shared)
@@ -220,9 +199,9 @@ def _linears(module: nn.Module, names: Sequence[str]) -> list[Linear] | None:
     return linears if len(linears) == len(names) and len(widths) == 1 else None
 
 
-def _joined(linears: Sequence[Linear], compress: Compress) -> nn.Linear | BlockLinear:
+def _joined(linears: Sequence[Linear], products: Products) -> nn.Linear | BlockLinear | IntegerLinear:
     """One layer with the outputs of all."""
-    blocks = [_blocks(linear, compress) for linear in linears]
+    blocks = [_blocks(linear, products) for linear in linears]
     biases = [linear.bias for linear in linears]
     bias = None
     if any(each is not None for each in biases):
@@ -231,7 +210,7 @@ def _joined(linears: Sequence[Linear], compress: Compress) -> nn.Linear | BlockL
         bias = nn.Parameter(torch.cat(filled), requires_grad=False)
     whole = [each for each in blocks if each is not None]
     if len(whole) == len(blocks) and (joined := stacked(whole)) is not None:
-        return BlockLinear(joined, bias)
+        return products.layer(joined, bias)
     weights = [linear.weight if isinstance(linear, nn.Linear) else linear.dequantised() for linear in linears]
     wide = nn.Linear(weights[0].shape[1], 1, bias=False)
     wide.weight = nn.Parameter(torch.cat(weights), requires_grad=False)
@@ -241,38 +220,33 @@ def _joined(linears: Sequence[Linear], compress: Compress) -> nn.Linear | BlockL
     return wide
 
 
-def _blocks(linear: Linear, compress: Compress) -> Blocks | None:
-    return linear.blocks if isinstance(linear, BlockLinear) else compress(linear.weight.detach())
-
-
-def _answer(module: nn.Module, rows: torch.Tensor) -> torch.Tensor | None:
-    """What a module makes of rows; None if it is called otherwise, or answers with something else."""
-    try:
-        answer = module(rows)
-    except _OTHERWISE:
-        return None
-    return answer if isinstance(answer, torch.Tensor) else None
-
-
-def _agree(got: torch.Tensor | None, expected: torch.Tensor | None) -> bool:
-    if got is None or expected is None or got.shape != expected.shape:
-        return False
-    return bool((got - expected).abs().max() <= TOLERANCE * (expected.max() - expected.min()))
-
-
-def _random(*shape: int) -> torch.Tensor:
-    """Normal numbers, always the same; the global generator stays where it is."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+def _blocks(linear: Linear, products: Products) -> Blocks | None:
+    return linear.blocks if isinstance(linear, BlockLinear) else products.compress(linear.weight.detach())
 
 
 @cache
 def _multiplies() -> bool:
     """Whether the compiled product of every form is torch's, on this processor."""
-    weight, rows = _random(7, 96), _random(2 * TILE_ROWS + 3, 96)
+    weight, rows = random(7, 96), random(2 * TILE_ROWS + 3, 96)
     for form in Form:
         layer = BlockLinear(blocks_of(weight, form))
         plain = torch.nn.functional.linear(rows, layer.blocks.weight())
-        if not (_agree(layer(rows), plain) and _agree(layer.dequantised(), layer.blocks.weight())):
+        if not (agree(layer(rows), plain) and agree(layer.dequantised(), layer.blocks.weight())):
             LOGGER.warning("a compiled product is not torch's: the kernels are not used")
+            return False
+    return True
+
+
+@cache
+def multiplies_integers() -> bool:
+    """Whether there are kernels that multiply integers, and their products are torch's, on this processor."""
+    if not usable() or not lanes():
+        return False
+    weight, rows = random(2 * lanes() + 7, 96), random(2 * TILE_ROWS + 3, 96)
+    for form in FORMS:
+        blocks = blocks_of(weight, form)
+        plain = torch.nn.functional.linear(rounded(rows), blocks.weight())
+        if not agree(IntegerLinear(blocks)(rows), plain):
+            LOGGER.warning("a compiled product of integers is not torch's: it is not used")
             return False
     return True

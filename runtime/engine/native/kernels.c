@@ -9,7 +9,8 @@
  * Each weight is read once for all rows, and made a float in a register. A row's result does not depend on how many rows
  * are computed with it: every row is summed in the same order.
  */
-#include <stdint.h>
+#include "kernels.h"
+
 #include <string.h>
 
 typedef float floats __attribute__((vector_size(64)));
@@ -26,6 +27,8 @@ enum { SMALL = 5 }; /* rows up to which four outputs at once fit the registers *
 enum { SMALL = 2 };
 #endif
 enum { LANES = 16, BLOCK = 32, TILE = 8, OUTS = 4, CHUNK = 64 };
+enum { AHEAD = 4096 }; /* bytes that codes are fetched ahead: they are read once, one behind the other */
+enum { WIDE = 16 }; /* rows from which on all threads norm and gate */
 enum { FOUR, EIGHT, ROWS, HALVES };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -115,7 +118,11 @@ INLINE void tile(const int kind, const int outs, const int rows, const float *x,
     floats total[OUTS][TILE] = {{{0}}};
     for (long b = 0; b < blocks; b++) {
         floats low[OUTS], high[OUTS];
-        UNROLL for (int o = 0; o < outs; o++) weights(kind, codes, scales, (first + o) * blocks + b, &low[o], &high[o]);
+        UNROLL for (int o = 0; o < outs; o++) {
+            const long at = (first + o) * blocks + b;
+            __builtin_prefetch(codes + at * (kind == FOUR ? 16 : kind == HALVES ? 64 : 32) + AHEAD);
+            weights(kind, codes, scales, at, &low[o], &high[o]);
+        }
         UNROLL for (int r = 0; r < rows; r++) {
             const floats a = load(x + r * width + b * BLOCK), c = load(x + r * width + b * BLOCK + LANES);
             UNROLL for (int o = 0; o < outs; o++) {
@@ -198,23 +205,27 @@ void expand(int kind, const uint8_t *codes, const void *scales, float *weight, l
 /* -- between the products ----------------------------------------------------------------------------------------- */
 
 /* y = x / sqrt(mean(x^2) + eps) * weight, row by row; width is a multiple of 16. */
-void normalise(const float *x, const float *weight, float *y, long rows, long width, float eps) {
-    for (long r = 0; r < rows; r++, x += width, y += width) {
+void normalise(const float *x, const float *weight, float *y, long rows, long width, float eps, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (rows > WIDE)
+    for (long r = 0; r < rows; r++) {
+        const float *row = x + r * width;
         floats squares = {0};
-        for (long i = 0; i < width; i += LANES) squares += load(x + i) * load(x + i);
+        for (long i = 0; i < width; i += LANES) squares += load(row + i) * load(row + i);
         const float factor = 1.0f / __builtin_sqrtf(sum(squares) / width + eps);
-        for (long i = 0; i < width; i += LANES) store(y + i, load(x + i) * factor * load(weight + i));
+        for (long i = 0; i < width; i += LANES) store(y + r * width + i, load(row + i) * factor * load(weight + i));
     }
 }
 
 /* y (rows, width) = silu(gate) * up, of rows (gate, up); width is a multiple of 16. */
-void gate(const float *x, float *y, long rows, long width) {
-    for (long r = 0; r < rows; r++, x += 2 * width, y += width) {
+void gate(const float *x, float *y, long rows, long width, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (rows > WIDE)
+    for (long r = 0; r < rows; r++) {
+        const float *row = x + 2 * r * width;
         for (long i = 0; i < width; i += LANES) {
-            const floats g = load(x + i), e = exponential((floats)((ints)g | INT32_MIN)); /* e^-|g| */
+            const floats g = load(row + i), e = exponential((floats)((ints)g | INT32_MIN)); /* e^-|g| */
             const ints below = g < 0.0f;
             const floats over = (floats)(((ints)e & below) | ((int32_t)0x3f800000 & ~below)); /* e or 1 */
-            store(y + i, g * over / (1.0f + e) * load(x + width + i));
+            store(y + r * width + i, g * over / (1.0f + e) * load(row + width + i));
         }
     }
 }

@@ -1,6 +1,6 @@
 """Kernels in C, compiled once on the machine that runs them; without a compiler there are none, and torch's are used.
 
-The source is a file of this package. The library is kept in the cache folder by the hash of source, compiler and
+The sources are files of this package. The library is kept in the cache folder by the hash of sources, compiler and
 processor, so compiling is paid once. What uses a kernel compares it with torch first, see ``install.py``.
 
 ``SPECPILOT_KERNELS=0`` turns this off.
@@ -25,7 +25,8 @@ from runtime.files import written_whole
 
 LOGGER = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("kernels.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "integers.c", "layer.c", "decisions.c"))
+HEADER = Path(__file__).with_name("kernels.h")
 VARIABLE = "SPECPILOT_KERNELS"
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC",
          "-shared")  # fmt: skip
@@ -39,13 +40,18 @@ _ONE_AT_A_TIME = threading.Lock()
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 _ARGUMENTS = {
     "multiply": (_INT, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _POINTER, _LONG, _INT),
+    "multiply_integers": (_INT, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _POINTER, _LONG, _INT),
     "expand": (_INT, _POINTER, _POINTER, _POINTER, _LONG, _LONG, _INT),
-    "normalise": (_POINTER, _POINTER, _POINTER, _LONG, _LONG, ctypes.c_float),
-    "gate": (_POINTER, _POINTER, _LONG, _LONG),
+    "normalise": (_POINTER, _POINTER, _POINTER, _LONG, _LONG, ctypes.c_float, _INT),
+    "gate": (_POINTER, _POINTER, _LONG, _LONG, _INT),
     "lead": (_POINTER, _LONG, _LONG, _POINTER, _POINTER),
     "share": (_POINTER, _LONG, _LONG, _POINTER, _POINTER),
     "attend": (*[_POINTER] * 6, *[_LONG] * 6, ctypes.c_float, _INT),
+    "decode_layer": (*[_POINTER] * 7, *[_LONG] * 3, _INT),
+    "integer_lanes": (),
 }
+_RESULTS = {"integer_lanes": _INT, "multiply_integers": _INT, "decode_layer": _INT}
+"""Of functions that return something."""
 
 
 @cache
@@ -82,7 +88,7 @@ def _compiler() -> str:
 def _key(compiler: str) -> str:
     """Of what the library depends on: the source, the flags, the compiler, the processor."""
     version = subprocess.run([compiler, "--version"], capture_output=True, timeout=COMPILE_S, check=True).stdout
-    parts = (SOURCE.read_bytes(), " ".join(FLAGS).encode(), version, _processor())
+    parts = (*(source.read_bytes() for source in (*SOURCES, HEADER)), " ".join(FLAGS).encode(), version, _processor())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
@@ -97,7 +103,7 @@ def _processor() -> bytes:
 
 def _compile(compiler: str, path: Path) -> None:
     with written_whole(path) as aside:
-        command = [compiler, *FLAGS, str(SOURCE), "-o", str(aside)]
+        command = [compiler, *FLAGS, *map(str, SOURCES), "-o", str(aside)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S, check=False)
         if done.returncode:
             raise OSError(f"{compiler} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
@@ -109,5 +115,5 @@ def _open(path: Path) -> Any:
     library = ctypes.CDLL(str(path))
     for name, arguments in _ARGUMENTS.items():
         function = getattr(library, name)
-        function.argtypes, function.restype = arguments, None
+        function.argtypes, function.restype = arguments, _RESULTS.get(name)
     return library

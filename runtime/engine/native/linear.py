@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from runtime.engine.malloc import lasting
 from runtime.engine.native.blocks import Blocks
 from runtime.engine.native.library import kernels
 
@@ -25,10 +26,10 @@ class BlockLinear(nn.Module):
     def __init__(self, blocks: Blocks, bias: nn.Parameter | None = None) -> None:
         super().__init__()
         self.in_features, self.out_features = blocks.width, blocks.outputs
-        self.blocks = blocks._replace(codes=blocks.codes.contiguous(), scales=blocks.scales.contiguous())
+        self.blocks = blocks._replace(codes=lasting(blocks.codes), scales=lasting(blocks.scales))
         self.bias = bias
-        self._form = int(blocks.form)
-        self._codes, self._scales = self.blocks.codes.data_ptr(), self.blocks.scales.data_ptr()
+        self.form = int(blocks.form)
+        self.places = (self.blocks.codes.data_ptr(), self.blocks.scales.data_ptr())
         self._multiply, self._expand = kernels().multiply, kernels().expand
 
     @property
@@ -44,7 +45,7 @@ class BlockLinear(nn.Module):
             return self._wide(flat).view(*rows.shape[:-1], self.out_features)
         result = flat.new_empty((*rows.shape[:-1], self.out_features))
         self._multiply(
-            self._form, flat.data_ptr(), count, self.in_features, self._codes, self._scales, result.data_ptr(),
+            self.form, flat.data_ptr(), count, self.in_features, *self.places, result.data_ptr(),
             self.out_features, threads,
         )  # fmt: skip
         return result if self.bias is None else result.add_(self.bias)
@@ -69,9 +70,9 @@ class BlockLinear(nn.Module):
         """The weights of some outputs."""
         codes, scales = self.blocks.codes, self.blocks.scales
         self._expand(
-            self._form,
-            self._codes + start * codes.stride(0),
-            self._scales + start * scales.stride(0) * scales.element_size(),
+            self.form,
+            self.places[0] + start * codes.stride(0),
+            self.places[1] + start * scales.stride(0) * scales.element_size(),
             into.data_ptr(),
             end - start,
             self.in_features,

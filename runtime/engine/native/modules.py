@@ -1,5 +1,8 @@
 """Modules that take the place of a model's own in narrow forwards, and leave wide ones to it.
 
+Where products are of integers they take all forwards: such products round to a grid, and one path for every width is
+what keeps a row the same, bit for bit, whatever stands beside it.
+
 Each of them knows one formula. Whether a module of some model computes just that is not read off its name: it is tried,
 see ``install.py``.
 """
@@ -11,12 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from runtime.engine.kv_cache import GrowingCache
+from runtime.engine.kv_cache import GrowingCache, GrowingLayer
 from runtime.engine.native.library import kernels
 from runtime.engine.native.shared import SharedProduct
 
 FEW_ROWS = 16
 """Most tokens of a narrow forward: a verification, a short catch-up."""
+ANY_ROWS = 1 << 40
+"""Instead of ``FEW_ROWS`` where no forward is to be left to the model."""
 LARGEST_HEAD = 512
 """Numbers of a head that the kernel has room for."""
 
@@ -28,22 +33,25 @@ class Norm(nn.Module):
         inner: The module it stands for.
         weight: Float32, shape (width,).
         eps: Added to the mean square.
+        most_rows: Tokens up to which it takes a forward; for more it is left to ``inner``.
     """
 
-    def __init__(self, inner: nn.Module, weight: torch.Tensor, eps: float) -> None:
+    def __init__(self, inner: nn.Module, weight: torch.Tensor, eps: float, most_rows: int = FEW_ROWS) -> None:
         super().__init__()
-        self.inner, self._weight, self._eps, self._width = inner, weight.contiguous(), eps, weight.shape[0]
+        self.most_rows = most_rows
+        self.inner, self.weight, self.eps, self._width = inner, weight.contiguous(), eps, weight.shape[0]
         self._normalise = kernels().normalise
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows (..., width), normalised."""
         count = rows.numel() // self._width
-        if count > FEW_ROWS or not rows.is_contiguous():
+        if count > self.most_rows or not rows.is_contiguous():
             wide: torch.Tensor = self.inner(rows)
             return wide
         result = torch.empty_like(rows)
         self._normalise(
-            rows.data_ptr(), self._weight.data_ptr(), result.data_ptr(), count, self._width, self._eps
+            rows.data_ptr(), self.weight.data_ptr(), result.data_ptr(), count, self._width, self.eps,
+            torch.get_num_threads(),
         )  # fmt: skip
         return result
 
@@ -54,23 +62,31 @@ class GatedMLP(nn.Module):
     Args:
         inner: The module it stands for: with ``down_proj``.
         product: Gate and up, side by side.
+        most_rows: As of ``Norm``.
     """
 
-    def __init__(self, inner: nn.Module, product: SharedProduct) -> None:
+    def __init__(self, inner: nn.Module, product: SharedProduct, most_rows: int = FEW_ROWS) -> None:
         super().__init__()
+        self.most_rows = most_rows
         self.inner, self._product = inner, [product]  # in a list: it is the inner module's child
         self._width = product.sizes[0]
         self._gate = kernels().gate
 
+    @property
+    def product(self) -> SharedProduct:
+        """Gate and up, side by side."""
+        return self._product[0]
+
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """States (1, n, width) to the same shape."""
         result: torch.Tensor
-        if rows.dim() != 3 or rows.shape[0] * rows.shape[1] > FEW_ROWS:
+        if rows.dim() != 3 or rows.shape[0] * rows.shape[1] > self.most_rows:
             result = self.inner(rows)
             return result
-        both = self._product[0](rows)
+        both = self.product(rows)
         gated = both.new_empty((*rows.shape[:-1], self._width))
-        self._gate(both.data_ptr(), gated.data_ptr(), rows.shape[0] * rows.shape[1], self._width)
+        count = rows.shape[0] * rows.shape[1]
+        self._gate(both.data_ptr(), gated.data_ptr(), count, self._width, torch.get_num_threads())
         result = self.inner.down_proj(gated)  # type: ignore[operator]
         return result
 
@@ -82,14 +98,21 @@ class CachedAttention(nn.Module):
         inner: The module it stands for: with ``layer_idx``, ``o_proj`` and ``scaling``.
         product: Queries, keys and values, side by side.
         size: Numbers of a head.
+        most_rows: As of ``Norm``.
     """
 
-    def __init__(self, inner: nn.Module, product: SharedProduct, size: int) -> None:
+    def __init__(self, inner: nn.Module, product: SharedProduct, size: int, most_rows: int = FEW_ROWS) -> None:
         super().__init__()
-        self.inner, self._product, self._size = inner, [product], size
-        self._heads, self._groups = product.sizes[0] // size, product.sizes[1] // size
-        self._layer, self._scale = int(inner.layer_idx), float(inner.scaling)  # type: ignore[arg-type]
+        self.most_rows = most_rows
+        self.inner, self._product, self.size = inner, [product], size
+        self.heads, self.groups = product.sizes[0] // size, product.sizes[1] // size
+        self.layer, self.scale = int(inner.layer_idx), float(inner.scaling)  # type: ignore[arg-type]
         self._attend = kernels().attend
+
+    @property
+    def product(self) -> SharedProduct:
+        """Queries, keys and values, side by side."""
+        return self._product[0]
 
     def forward(
         self,
@@ -100,18 +123,25 @@ class CachedAttention(nn.Module):
         """As the module it stands for."""
         cache = arguments.get("cache", arguments.get("past_key_values"))
         batch, rows, _ = hidden_states.shape
-        layer = cache.held(self._layer) if isinstance(cache, GrowingCache) else None
-        if layer is None or position_embeddings is None or batch != 1 or rows > FEW_ROWS:
+        layer = self._layer_of(cache, hidden_states) if isinstance(cache, GrowingCache) else None
+        if layer is None or position_embeddings is None or batch != 1 or rows > self.most_rows:
             return self.inner(hidden_states, position_embeddings=position_embeddings, **arguments)
         cosine, sine = position_embeddings[0].contiguous(), position_embeddings[1].contiguous()
-        turned = self._product[0](hidden_states)
+        turned = self.product(hidden_states)
         keys, values, length = layer.extend(rows)
-        seen = turned.new_empty((1, rows, self._heads * self._size))
+        seen = turned.new_empty((1, rows, self.heads * self.size))
         self._attend(
             turned.data_ptr(), cosine.data_ptr(), sine.data_ptr(), keys.data_ptr(), values.data_ptr(), seen.data_ptr(),
-            rows, length, keys.shape[-2], self._heads, self._groups, self._size, self._scale, torch.get_num_threads(),
+            rows, length, keys.shape[-2], self.heads, self.groups, self.size, self.scale, torch.get_num_threads(),
         )  # fmt: skip
         return self.inner.o_proj(seen), None  # type: ignore[operator]
+
+    def _layer_of(self, cache: GrowingCache, states: torch.Tensor) -> GrowingLayer | None:
+        """The cache's layer; one without a shape yet gets it here, unless the model itself takes that forward."""
+        if self.most_rows == ANY_ROWS and cache.held(self.layer) is None:
+            nothing = states.new_empty((1, self.groups, 0, self.size))
+            cache.update(nothing, nothing, self.layer)
+        return cache.held(self.layer)
 
 
 class NarrowMask:
@@ -125,10 +155,13 @@ class NarrowMask:
         attentions = [part for part in model.modules() if isinstance(part, CachedAttention)]
         layers = int(model.config.get_text_config(decoder=True).num_hidden_layers)  # type: ignore[union-attr, operator]
         self._last = layers - 1 if len(attentions) == layers else None
+        self._most_rows = min((part.most_rows for part in attentions), default=0)
         self._none = torch.zeros(1, 1, 1, 1)  # of four dimensions: taken as it is
 
     def arguments(self, rows: int, cache: GrowingCache) -> dict[str, torch.Tensor]:
         """Arguments of a forward of ``rows`` tokens behind ``cache``."""
-        if self._last is None or rows > FEW_ROWS or cache.held(self._last) is None:
+        if self._last is None or rows > self._most_rows:
+            return {}
+        if self._most_rows < ANY_ROWS and cache.held(self._last) is None:
             return {}
         return {"attention_mask": self._none}

@@ -1,0 +1,71 @@
+"""Trying a replacement against the module it is to replace."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from runtime.engine.kv_cache import GrowingCache
+
+TOLERANCE = 1e-4
+"""Part of the spread of an answer by which a replacement may differ; rounding takes 1e-6."""
+PREFIX, WIDTH = 7, 3
+"""Tokens in the cache and behind it, where attention is tried."""
+OTHERWISE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+"""What a module raises that wants to be called otherwise, or is made otherwise."""
+
+
+class Trial:
+    """Calls of modules behind a random cache; the same for all.
+
+    Args:
+        module: Attention, or a layer with it.
+        index: Its layer's.
+        groups: Heads of keys.
+        size: Numbers of a head.
+        width: Of the states.
+    """
+
+    def __init__(self, module: nn.Module, index: Any, groups: int, size: int, width: int) -> None:
+        self._layer, self.answered_tuple = int(index), False
+        self._cache = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
+        self._prefix = random(2, 1, groups, PREFIX, size)
+        self._states = random(1, WIDTH, width)
+        self._turn = (random(1, WIDTH, size), random(1, WIDTH, size).neg())
+        later = torch.arange(PREFIX + WIDTH)[None, :] > PREFIX + torch.arange(WIDTH)[:, None]
+        self._mask = torch.zeros(1, 1, WIDTH, PREFIX + WIDTH).masked_fill(later, float("-inf"))
+
+    def run(self, module: nn.Module) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Answer, and the keys and values left in the cache."""
+        cache = GrowingCache()
+        cache.update(self._prefix[0], self._prefix[1], self._layer)
+        arguments: dict[str, Any] = {"attention_mask": self._mask, "position_embeddings": self._turn}
+        answer = module(hidden_states=self._states, **{self._cache: cache}, **arguments)
+        layer = cache.held(self._layer)
+        assert layer is not None and layer.keys is not None and layer.values is not None, "the prefix is held"
+        self.answered_tuple = isinstance(answer, tuple)
+        return (answer[0] if isinstance(answer, tuple) else answer), layer.keys, layer.values
+
+
+def answer_of(module: nn.Module, rows: torch.Tensor) -> torch.Tensor | None:
+    """What a module makes of rows; None if it is called otherwise, or answers with something else."""
+    try:
+        answer = module(rows)
+    except OTHERWISE:
+        return None
+    return answer if isinstance(answer, torch.Tensor) else None
+
+
+def agree(got: torch.Tensor | None, expected: torch.Tensor | None) -> bool:
+    """Whether two answers are the same but for rounding."""
+    if got is None or expected is None or got.shape != expected.shape:
+        return False
+    return bool((got - expected).abs().max() <= TOLERANCE * (expected.max() - expected.min()))
+
+
+def random(*shape: int) -> torch.Tensor:
+    """Normal numbers, always the same; the global generator stays where it is."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
