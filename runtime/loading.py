@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.engine.drafts import LoadDraft, load_torch_draft
+from runtime.engine.native.team import working_beside
 from runtime.errors import UserError
 from runtime.kv_folder import KVFolder
 from runtime.memory.base import Job, ReadKV, WriteKV
@@ -60,8 +61,10 @@ class FileWork:
         Raises:
             UserError: If a draft cannot be read or is not the one it should be, or KV cannot be written.
         """
-        if isinstance(job, int):
-            return self._draft(job)
+        with working_beside():
+            return self._draft(job) if isinstance(job, int) else self._kv(job)
+
+    def _kv(self, job: ReadKV | WriteKV) -> Any:
         if self.disk is None:
             raise ValueError(f"expected a folder for stored KV, got none for {job}")
         if isinstance(job, ReadKV):

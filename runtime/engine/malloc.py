@@ -7,7 +7,7 @@ would cure that, and cost 30% of a long prefill, whose activations would be mapp
 stays for long is allocated under the low limit.
 
 Even then a block lies in an arena if there is a hole that it fits into, and leaves it open when it is freed; forwards
-spread over all holes, and their pages stay with the process: measured, 33 MB more after 80 requests than after 25. So
+spread over all holes, and their pages stay with the process: measured, 29 MB more after 85 requests than after 29. So
 what is large and comes and goes while a server runs (stored KV, sequences, compressed weights) has memory of its own,
 see ``new_lasting``.
 """

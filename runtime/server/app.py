@@ -7,8 +7,9 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -48,6 +49,7 @@ class Service:
         fingerprint: Of weights and policy.
         created: Unix time of the start.
         info: What is served, for the page.
+        reading: The one thread that makes token ids; more would wait for each other, and each keeps memory of its own.
     """
 
     config: ServerConfig
@@ -59,6 +61,7 @@ class Service:
     fingerprint: str
     created: int
     info: Mapping[str, Any]
+    reading: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "specpilot-reader"))
 
     async def answer(self, body: ChatRequest | CompletionRequest, request: Request) -> Response:
         """Answer a chat or a text, whole or as a stream.
@@ -68,7 +71,7 @@ class Service:
         """
         refuse_unless_served(body, self.config.model)
         chat = isinstance(body, ChatRequest)
-        prompt_ids = await asyncio.to_thread(self._read, body)
+        prompt_ids = await asyncio.get_running_loop().run_in_executor(self.reading, self._read, body)
         name = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}"
         asked = request_of(body, name, prompt_ids, self.context_tokens, self.config.max_tokens, self.eos_ids)
         shape = Shape(name, self.config.model, int(time.time()), self.fingerprint, chat)

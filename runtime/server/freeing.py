@@ -1,7 +1,7 @@
 """Memory that requests have freed goes back to the system now and then, not only when a draft is loaded.
 
-What a forward needs for a moment leaves holes between what stays, and the allocator keeps their pages: measured, 7 to
-10 MB at a time. A server that nobody asks gives them back once.
+What a forward needs for a moment leaves holes between what stays, and the allocator keeps their pages: measured, 2 to
+13 MB at a time. A server that nobody asks gives them back once.
 """
 
 from __future__ import annotations

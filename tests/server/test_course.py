@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 
+from runtime.server.chat import PromptReader
 from tests.server.serving import MODEL, PROMPT, Running, running, slow, until
 from tests.tiny_zoo import TinyZoo
 
@@ -43,6 +45,22 @@ def test_a_stream_comes_while_it_is_written(slowly: Running) -> None:
         ) as stream:
             next(iter(stream))
             assert not slowly.state()["idle"]
+
+
+def test_prompts_are_read_in_one_thread(tiny_zoo: TinyZoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokenizers keep memory for every thread that they were used in."""
+    threads: list[str] = []
+    read = PromptReader.chat
+
+    def watched(self: PromptReader, messages: Any) -> list[int]:
+        threads.append(threading.current_thread().name)
+        time.sleep(0.05)  # so that others come meanwhile
+        return read(self, messages)
+
+    monkeypatch.setattr(PromptReader, "chat", watched)
+    with running(tiny_zoo.bundle, "plain", queue=16) as server, ThreadPoolExecutor(6) as pool:
+        assert len(set(pool.map(lambda _: ask(server, 4), range(12)))) == 1
+    assert len(threads) == 12 and len(set(threads)) == 1 and threads[0].startswith("specpilot-reader")
 
 
 def test_a_client_that_goes_away_ends_its_request(slowly: Running) -> None:

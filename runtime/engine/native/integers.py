@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
-from runtime.engine.malloc import lasting
+from runtime.engine.malloc import lasting, new_lasting
+from runtime.engine.native import team
 from runtime.engine.native.blocks import BLOCK, Blocks, Form
 from runtime.engine.native.library import kernels
 
@@ -36,7 +36,7 @@ class IntegerLinear(nn.Module):
     def __init__(self, blocks: Blocks, bias: nn.Parameter | None = None) -> None:
         super().__init__()
         self.in_features, self.out_features, self.bias = blocks.width, blocks.outputs, bias
-        self.panels, self.scales = map(lasting, _panels(blocks, lanes()))
+        self.panels, self.scales = _panels(blocks, lanes())
         self.form = int(blocks.form)
         self.places = (self.panels.data_ptr(), self.scales.data_ptr())
         self._multiply = kernels().multiply_integers
@@ -65,7 +65,7 @@ class IntegerLinear(nn.Module):
         result = rows.new_empty((*rows.shape[:-1], self.out_features))
         failed = self._multiply(
             self.form, rows.data_ptr(), rows.numel() // self.in_features, self.in_features, *self.places,
-            result.data_ptr(), self.out_features, torch.get_num_threads(),
+            result.data_ptr(), self.out_features, team.size(),
         )  # fmt: skip
         if failed:
             raise MemoryError(f"no memory for {rows.numel()} bytes of rounded rows")
@@ -82,12 +82,20 @@ def rounded(rows: torch.Tensor) -> torch.Tensor:
 
 def _panels(blocks: Blocks, side_by_side: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes and scales as ``integers.c`` reads them; outputs are filled up with zeros to whole panels."""
-    fill = -blocks.outputs % side_by_side
-    groups = blocks.width // BLOCK
-    codes = blocks.codes if blocks.form is Form.FOUR else blocks.codes ^ SIGN
-    codes = functional.pad(codes, (0, 0, 0, 0, 0, fill))
-    panels = codes.reshape(-1, side_by_side, groups, codes.shape[-1] // 4, 4).permute(0, 2, 3, 1, 4).contiguous()
+    groups, outputs = blocks.width // BLOCK, -(-blocks.outputs // side_by_side) * side_by_side
+    fours = _filled(blocks.codes.contiguous().view(torch.int32), outputs)  # four codes a number
+    fours = fours.reshape(-1, side_by_side, groups, fours.shape[-1]).permute(0, 2, 3, 1)
+    panels = new_lasting(fours.shape, torch.int32).copy_(fours).view(torch.uint8)
+    if blocks.form is not Form.FOUR:
+        panels ^= SIGN
+    panels = panels.unflatten(-1, (side_by_side, 4))  # type: ignore[no-untyped-call]
+    scales = _filled(blocks.scales, outputs)
     if blocks.form is Form.ROWS:
-        return panels, functional.pad(blocks.scales.flatten(), (0, fill))
-    scales = functional.pad(blocks.scales, (0, 0, 0, 0, 0, fill))
-    return panels, scales.reshape(-1, side_by_side, groups, scales.shape[-1]).permute(0, 2, 3, 1).contiguous()
+        return panels, scales.flatten()
+    return panels, lasting(scales.reshape(-1, side_by_side, groups, scales.shape[-1]).permute(0, 2, 3, 1))
+
+
+def _filled(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """A tensor (rows, ...) with rows of zeros added up to ``count``."""
+    missing = count - rows.shape[0]
+    return rows if not missing else torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])])

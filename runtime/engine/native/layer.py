@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from runtime.engine.kv_cache import GrowingCache
+from runtime.engine.native import team
 from runtime.engine.native.integers import IntegerLinear
 from runtime.engine.native.library import kernels
 from runtime.engine.native.linear import BlockLinear
@@ -86,7 +87,7 @@ class FusedLayer(nn.Module):
         result = torch.empty_like(states)
         failed = self._decode(
             self._address, states.data_ptr(), result.data_ptr(), cosine.data_ptr(), sine.data_ptr(), keys.data_ptr(),
-            values.data_ptr(), rows, length, keys.shape[-2], torch.get_num_threads(),
+            values.data_ptr(), rows, length, keys.shape[-2], team.size(),
         )  # fmt: skip
         if failed:
             raise MemoryError("no memory for a layer's states")

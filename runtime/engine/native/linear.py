@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from runtime.engine.malloc import lasting
+from runtime.engine.native import team
 from runtime.engine.native.blocks import Blocks
 from runtime.engine.native.library import kernels
 
@@ -40,7 +41,7 @@ class BlockLinear(nn.Module):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Float32 rows (..., in_features) to (..., out_features)."""
         flat = rows.reshape(-1, self.in_features).contiguous()
-        count, threads = flat.shape[0], torch.get_num_threads()
+        count, threads = flat.shape[0], team.size()
         if count > KERNEL_ROWS:
             return self._wide(flat).view(*rows.shape[:-1], self.out_features)
         result = flat.new_empty((*rows.shape[:-1], self.out_features))
@@ -76,5 +77,5 @@ class BlockLinear(nn.Module):
             into.data_ptr(),
             end - start,
             self.in_features,
-            torch.get_num_threads(),
+            team.size(),
         )

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from runtime.engine.kv_cache import GrowingCache, GrowingLayer
+from runtime.engine.native import team
 from runtime.engine.native.library import kernels
 from runtime.engine.native.shared import SharedProduct
 
@@ -51,7 +52,7 @@ class Norm(nn.Module):
         result = torch.empty_like(rows)
         self._normalise(
             rows.data_ptr(), self.weight.data_ptr(), result.data_ptr(), count, self._width, self.eps,
-            torch.get_num_threads(),
+            team.size(),
         )  # fmt: skip
         return result
 
@@ -86,7 +87,7 @@ class GatedMLP(nn.Module):
         both = self.product(rows)
         gated = both.new_empty((*rows.shape[:-1], self._width))
         count = rows.shape[0] * rows.shape[1]
-        self._gate(both.data_ptr(), gated.data_ptr(), count, self._width, torch.get_num_threads())
+        self._gate(both.data_ptr(), gated.data_ptr(), count, self._width, team.size())
         result = self.inner.down_proj(gated)  # type: ignore[operator]
         return result
 
@@ -132,7 +133,7 @@ class CachedAttention(nn.Module):
         seen = turned.new_empty((1, rows, self.heads * self.size))
         self._attend(
             turned.data_ptr(), cosine.data_ptr(), sine.data_ptr(), keys.data_ptr(), values.data_ptr(), seen.data_ptr(),
-            rows, length, keys.shape[-2], self.heads, self.groups, self.size, self.scale, torch.get_num_threads(),
+            rows, length, keys.shape[-2], self.heads, self.groups, self.size, self.scale, team.size(),
         )  # fmt: skip
         return self.inner.o_proj(seen), None  # type: ignore[operator]
 
