@@ -27,11 +27,10 @@ from typing import Any
 from agents.bootstrap import Speeds, ratio_interval
 from benchmarks.engines.base import Contender
 from benchmarks.engines.compare import Row, earlier, measure, warm_up
-from benchmarks.engines.ours import INT8, PLAIN_INT8, Controlled, Sessions, in_integers
+from benchmarks.engines.ours import INT8, PLAIN_INT8, POLICY_GUARDED, Sessions, in_integers
 from benchmarks.engines.prompts import held_out
 from benchmarks.engines.setting import TRACES, open_bundle
 from runtime.bundle import Bundle, library_versions
-from runtime.control.factory import guard, make_controller
 from runtime.device import device_name, device_profile
 from runtime.engine.base import TargetModel
 from runtime.engine.llamacpp.context import BATCH_TOKENS, BF16
@@ -100,13 +99,9 @@ def contenders(
     eos_ids = frozenset(bundle.zoo.target.eos_ids)
     costs = CostModel(profile, bundle.zoo.draft_names)
     sessions = Sessions(models, bundle, costs, opened)
-    expected = tuple(draft.expected for draft in bundle.zoo.drafts)
-    specs = bundle.zoo.specs(bundle.manifest["memory"]["kv_reserve_tokens"])
-    made = {name: make_controller(name, bundle.zoo.draft_names, costs, expected) for name in ("plain", *STATICS)}
-    made |= {"policy": bundle.controller(), "policy, guarded": guard(bundle.controller(), specs, costs)}
     found: list[Contender] = [LlamaGenerate(path, threads, eos_ids, lookup, False) for lookup in (0, *LOOKUPS)]
     found.append(LlamaGenerate(path, threads, eos_ids, 0, True))
-    return found + [Controlled(f"{OURS}{name}", sessions.open(), each, eos_ids) for name, each in made.items()]
+    return found + [sessions.contender(f"{OURS}{name}", name) for name in ("plain", *STATICS, "policy", POLICY_GUARDED)]
 
 
 def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:

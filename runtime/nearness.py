@@ -53,7 +53,7 @@ def refuse_unless_near(known: Profile, here: Profile) -> None:
 
     Args:
         known: The profile it was trained for.
-        here: The profile of this device and engine.
+        here: The profile of this device, engine and dtype.
 
     Raises:
         UserError: If a cost differs by more than ``MOST_FACTOR``, saying which and how far.
@@ -61,8 +61,9 @@ def refuse_unless_near(known: Profile, here: Profile) -> None:
     far = distance(known, here)
     if far.factor > MOST_FACTOR:
         raise UserError(
-            f"the policy was trained for {known.device} with {known.engine}, where {far.what} takes {far.known:.2g} "
-            f"plain steps; here, with {here.engine}, it takes {far.here:.2g}: {far.factor:.1f} times "
+            f"the policy was trained for {known.device} with {known.engine} in {known.dtype}, where {far.what} takes "
+            f"{far.known:.2g} plain steps; here, with {here.engine} in {here.dtype}, it takes {far.here:.2g}: "
+            f"{far.factor:.1f} times "
             f"{'more' if far.here > far.known else 'less'}, expected at most {MOST_FACTOR:g} times. Choose "
             "--controller stacked, which goes by this device's own costs, or train for this device (`specpilot profile "
             "--out FILE`, then `python train.py device=profiled device.profile=FILE`)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +28,8 @@ POLICY, GUARDED = "specpilot: policy", "specpilot: policy, guarded"
 INT8 = "specpilot int8"
 PLAIN_INT8 = f"{INT8}: plain"
 """With rows rounded to 8 bit: its texts are compared with this one's."""
+POLICY_GUARDED = "policy, guarded"
+"""The name of the bundle's policy within its guard, beside those of ``make_controller``."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,24 @@ class Sessions:
         return self.opened.enter_context(
             open_session(models, config, self.costs, memory["kv_reserve_tokens"], memory["decision_interval"])
         )
+
+    def contender(self, label: str, name: str) -> Controlled:
+        """A controller over a session of its own.
+
+        Args:
+            label: In reports.
+            name: One that ``make_controller`` knows, or ``POLICY_GUARDED``.
+        """
+        bundle, costs, zoo = self.bundle, self.costs, self.bundle.zoo
+        session = self.open()
+        if name == POLICY_GUARDED:
+            controller: Controller = guard(
+                bundle.controller(), zoo.specs(bundle.manifest["memory"]["kv_reserve_tokens"]), costs
+            )
+        else:
+            expected = tuple(draft.expected for draft in zoo.drafts)
+            controller = make_controller(name, zoo.draft_names, costs, expected, bundle.controller)
+        return Controlled(label, session, controller, frozenset(zoo.target.eos_ids))
 
 
 class Controlled:
@@ -98,18 +117,8 @@ class Controlled:
 
 def controlled(sessions: Sessions, static: str) -> list[Contender]:
     """Plain decoding, a static controller by its name, the stacked heuristics, the policy without and with guard."""
-    bundle, costs = sessions.bundle, sessions.costs
-    names, eos_ids = bundle.zoo.draft_names, frozenset(bundle.zoo.target.eos_ids)
-    expected = tuple(draft.expected for draft in bundle.zoo.drafts)
-    specs = bundle.zoo.specs(bundle.manifest["memory"]["kv_reserve_tokens"])
-    made: dict[str, Callable[[], Controller]] = {
-        PLAIN_OURS: lambda: make_controller("plain", names, costs, expected),
-        STATIC: lambda: make_controller(static, names, costs, expected),
-        STACKED: lambda: make_controller("stacked", names, costs, expected),
-        POLICY: bundle.controller,
-        GUARDED: lambda: guard(bundle.controller(), specs, costs),
-    }
-    return [Controlled(name, sessions.open(), make(), eos_ids) for name, make in made.items()]
+    made = {PLAIN_OURS: "plain", STATIC: static, STACKED: "stacked", POLICY: "policy", GUARDED: POLICY_GUARDED}
+    return [sessions.contender(label, name) for label, name in made.items()]
 
 
 def in_integers(folder: Path, threads: int, opened: ExitStack) -> list[Contender]:
@@ -128,13 +137,8 @@ def in_integers(folder: Path, threads: int, opened: ExitStack) -> list[Contender
     if profile.dtype != "int8":
         raise UserError(f"{folder}: expected a bundle trained with a profile in int8, got one in {profile.dtype}")
     models = open_models(bundle.zoo, threads=threads, dtype="int8", engine=TRANSFORMERS)
-    costs, names = CostModel(profile, bundle.zoo.draft_names), bundle.zoo.draft_names
-    sessions = Sessions(models, bundle, costs, opened)
-    expected, eos_ids = tuple(draft.expected for draft in bundle.zoo.drafts), frozenset(bundle.zoo.target.eos_ids)
-    specs = bundle.zoo.specs(bundle.manifest["memory"]["kv_reserve_tokens"])
-    made = {name: make_controller(name, names, costs, expected) for name in ("plain", "stacked")}
-    made["policy, guarded"] = guard(bundle.controller(), specs, costs)
-    return [Controlled(f"{INT8}: {name}", sessions.open(), each, eos_ids) for name, each in made.items()]
+    sessions = Sessions(models, bundle, CostModel(profile, bundle.zoo.draft_names), opened)
+    return [sessions.contender(f"{INT8}: {name}", name) for name in ("plain", "stacked", POLICY_GUARDED)]
 
 
 def in_floats(sessions: Sessions) -> Contender:

@@ -73,7 +73,10 @@ def open_transformers(options: Options, bundle: Bundle) -> tuple[PreTrainedModel
 
 
 def open_ours(options: Options, bundle: Bundle, opened: ExitStack, floats: bool) -> tuple[list[Contender], str]:
-    """This engine's side, and the name of the static controller; ``floats`` = also with weights in fp32."""
+    """This engine's side, and the name of the static controller.
+
+    ``floats`` = also with weights in fp32, and in int8 if a bundle for that is named.
+    """
     models = open_models(bundle.zoo, threads=options.used_threads)
     profile = (
         Profile.load(options.profile)

@@ -7,11 +7,12 @@ this very text, so nothing downstream depends on it.
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING
 
 import torch
 from transformers import StaticCache
+
+from runtime.engine.kv_cache import cache_argument
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,8 +40,6 @@ def write_batch(
     for row, prompt in enumerate(prompts):
         ids[row, longest - len(prompt) :] = torch.tensor(prompt)
         mask[row, longest - len(prompt) : longest] = 1
-    # older releases of transformers call the argument past_key_values
-    argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     cache = StaticCache(config=model.config, max_cache_len=longest + max_new_tokens)
     positions = (mask[:, :longest].cumsum(1) - 1).clamp(min=0)
     written = torch.zeros((batch, max_new_tokens), dtype=torch.long)
@@ -54,7 +53,7 @@ def write_batch(
             position_ids=step_positions,
             cache_position=torch.arange(length - step_ids.shape[1], length),
             logits_to_keep=1,
-            **{argument: cache},
+            **{cache_argument(model.forward): cache},
         )
         token = out.logits[:, -1].argmax(-1)
         written[:, step] = token

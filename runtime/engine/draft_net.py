@@ -7,7 +7,6 @@ It has no input embedding. Callers hand it rows of the target's table (the outpu
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from transformers import AutoConfig, AutoModel
 from transformers.initialization import no_init_weights
 
 from runtime.engine.draft_file import HEAD, DraftFile
-from runtime.engine.kv_cache import GrowingCache
+from runtime.engine.kv_cache import GrowingCache, cache_argument
 from runtime.engine.native.modules import NarrowMask
 from runtime.errors import UserError
 
@@ -45,9 +44,8 @@ class DraftNet(nn.Module):
             self.body = _body(config)
             self.head = nn.Linear(self.body.config.hidden_size, len(vocab), bias=False)
         self.register_buffer("vocab", vocab.long(), persistent=False)
-        accepted = inspect.signature(self.body.forward).parameters
         self.narrow: NarrowMask | None = None  # where compiled kernels were installed
-        self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
+        self._cache_argument = cache_argument(self.body.forward)
 
     def hidden(
         self,

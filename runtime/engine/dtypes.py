@@ -13,9 +13,10 @@ DTYPES: dict[str, torch.dtype] = {
     "float16": torch.float16,
     "int8": torch.int8,
 }
-"""``int8`` keeps the linear layers' weights in at most 8 bit, with a scale for 32 of them, and where there are compiled
-kernels (``runtime.engine.native``) rounds what they are multiplied with to 8 bit as well; all else is in fp32. Without
-kernels it has a scale per row, and computes in bf16."""
+"""``int8`` keeps the linear layers' weights in at most 8 bit. Where there are compiled kernels
+(``runtime.engine.native``) 32 weights share a scale, what they are multiplied with is rounded to 8 bit as well if the
+processor multiplies such integers, and all else is in fp32. Without kernels, and on other devices, a row shares a scale
+and all else is in bf16."""
 AUTO_DTYPE = "auto"
 """The format that a profile was measured in."""
 

@@ -11,6 +11,8 @@ window, and is exact at any width and behind any roll-back. The price is memory:
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
@@ -21,6 +23,8 @@ from runtime.engine.malloc import new_lasting
 
 FIRST_CAPACITY = 256
 """Tokens a buffer holds at first."""
+_NAMES = ("cache", "past_key_values")
+"""What ``transformers`` calls a cache, and called it before."""
 
 
 def capacity_for(tokens: int) -> int:
@@ -146,3 +150,16 @@ class GrowingCache(Cache):
         """Add copies of the first ``length`` tokens' keys and values to every layer."""
         for index, (keys, values) in enumerate(layers):
             self.update(keys[..., :length, :], values[..., :length, :], index)
+
+
+def cache_argument(forward: Callable[..., Any]) -> str:
+    """What a module's ``forward`` calls its cache."""
+    new, old = _NAMES
+    return new if new in inspect.signature(forward).parameters else old
+
+
+def cache_among(arguments: Mapping[str, Any]) -> GrowingCache | None:
+    """The cache among the arguments of a forward; None if there is none, or one of another kind."""
+    new, old = _NAMES
+    cache = arguments.get(new, arguments.get(old))
+    return cache if isinstance(cache, GrowingCache) else None

@@ -28,7 +28,7 @@ class LoadedDraft:
 
     Attributes:
         name: The draft's name in its zoo.
-        net: The network, packed where that is possible.
+        net: The network, its weights compressed or packed where that is possible.
         vocab: Token id of every row of the head, ascending.
         weight_bytes: Memory of the weights.
     """
@@ -51,8 +51,9 @@ def load_draft(
     sha256: str = "",
     products: Products = EXACT,
 ) -> LoadedDraft:
-    """Read a draft file, dequantise it, build the network and pack it; it may be used at once when this returns.
+    """Read a draft file and build the network, which may be used at once when this returns.
 
+    Where there are compiled kernels, matrices stay in the 8 bit of the file; else they are dequantised and packed.
     This goes tensor by tensor, the largest first, so that memory in between is little more than the draft itself; and
     the draft's memory goes back to the system the moment it is evicted.
 

@@ -20,7 +20,6 @@ import logging
 import torch
 from torch import nn
 
-from runtime.engine.native.integers import IntegerLinear
 from runtime.engine.native.linear import BlockLinear
 
 LOGGER = logging.getLogger(__name__)
@@ -87,8 +86,6 @@ def pack_linears(module: nn.Module) -> int:
 
 
 def weight_bytes(module: nn.Module) -> int:
-    """Memory of a module's parameters, each counted once, and of its packed weights."""
+    """Memory of a module's parameters, each counted once, and of its packed and compressed weights."""
     plain = sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
-    return plain + sum(
-        part.packed_bytes for part in module.modules() if isinstance(part, PackedLinear | BlockLinear | IntegerLinear)
-    )
+    return plain + sum(part.packed_bytes for part in module.modules() if isinstance(part, PackedLinear | BlockLinear))

@@ -11,11 +11,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from runtime.engine import transformers_model
 from runtime.engine.native.blocks import Form, blocks_of
 from runtime.engine.native.install import multiplies_integers
 from runtime.engine.native.integers import FORMS, IntegerLinear, rounded
 from runtime.engine.native.layer import FusedLayer
 from runtime.engine.native.library import kernels
+from runtime.engine.native.modules import CachedAttention
 from runtime.engine.transformers_model import TransformersModel
 from runtime.engine.widths import change_by_width
 from tests.engine import families
@@ -40,7 +42,7 @@ def test_product_of_integers_is_that_of_the_rounded_rows(form: Form, outputs: in
     layer, x = IntegerLinear(blocks, bias), normal(1, rows, 96, seed=1)
     x[0, 0, 32:64] = 0.0
     torch.testing.assert_close(layer(x), functional.linear(rounded(x), blocks.weight(), bias), rtol=1e-4, atol=1e-4)
-    again = layer.blocks()
+    again = layer.blocks
     assert torch.equal(again.codes, blocks.codes) and torch.equal(again.scales, blocks.scales)
 
 
@@ -85,6 +87,19 @@ def test_a_model_whose_bits_depend_on_the_width_does_not_round_its_rows(family: 
         pytest.skip("this family's own layers do not depend on the width here")
     assert "integers" not in model.kv_name
     assert not any(isinstance(part, IntegerLinear) for part in model.model.modules())
+
+
+@needs_integers
+def test_where_integers_are_given_up_wide_forwards_have_their_mask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers_model, "change_by_width", lambda model: 1.0)
+    model = TransformersModel(random_model("llama", WIDE), int8=True)
+    assert any(isinstance(part, CachedAttention) for part in model.model.modules())
+    for prompt in (TOKENS[:6], TOKENS):  # a narrow one in an empty cache, and a wide one
+        at_once = model.forward(prompt, "all")
+        model.reset()
+        one_by_one = torch.cat([model.forward([token], "last") for token in prompt])
+        model.reset()
+        torch.testing.assert_close(at_once, one_by_one, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.skipif(kernels() is None, reason="no C compiler")

@@ -137,7 +137,9 @@ def test_what_comes_and_goes_in_a_server_has_memory_of_its_own(tmp_path: Path) -
 def test_compressed_weights_have_memory_of_their_own() -> None:
     weight = torch.randn(512, 2048, generator=torch.Generator().manual_seed(0))
     for form in Form:
-        assert has_own_memory(BlockLinear(blocks_of(weight, form)).blocks.codes)
+        layer = BlockLinear(blocks_of(weight, form))
+        layer(weight[:1])
+        assert layer._panels is not None and has_own_memory(layer._panels.codes)
 
 
 @linux

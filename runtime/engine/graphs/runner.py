@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import torch
 
+from runtime.core import GAMMAS
 from runtime.engine.graphs.base import Recorder, Step
 from runtime.engine.graphs.static_cache import StaticCache
 from runtime.engine.graphs.width_graph import WidthGraph
 from runtime.engine.kv_cache import capacity_for
 
-WIDEST = 9
+WIDEST = 1 + GAMMAS[-1]
 """Most tokens of a fixed forward: the longest verification."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import Cache, PreTrainedModel
 
-from runtime.engine.kv_cache import GrowingCache
+from runtime.engine.kv_cache import GrowingCache, cache_argument
 from runtime.engine.native.modules import NarrowMask
 
 
@@ -22,7 +22,7 @@ class TokenStep:
     def __init__(self, model: PreTrainedModel) -> None:
         accepted = inspect.signature(model.forward).parameters
         self.network = model
-        self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
+        self._cache_argument = cache_argument(model.forward)
         self._can_keep_logits = "logits_to_keep" in accepted
         self._narrow = NarrowMask(model)
 

@@ -26,7 +26,7 @@ EXACT = 2.0**-20
 
 
 class Form(enum.IntEnum):
-    """How codes and scales make a weight; the numbers are those of ``kernels.c``."""
+    """How codes and scales make a weight; the numbers are those of ``kernels.h``."""
 
     FOUR = 0
     EIGHT = 1

@@ -2,7 +2,7 @@
 
 1. A norm, a gated MLP, an attention whose parts are there is replaced, if the replacement computes the same for random
    input. What is not of that form, or answers otherwise (a norm of a query, another way to turn), stays; so does
-   attention whose scores or states are bounded (``BOUNDS``).
+   attention whose scores or states are bounded (``BOUNDS``), or of which a part of each head may be turned.
 2. Every linear layer whose weight lies on a grid of 4 or 8 bit is compressed, which loses nothing.
 3. A layer that consists of such parts becomes one call.
 
@@ -20,11 +20,12 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from runtime.engine.native.blocks import Blocks, Form, blocks_of, stacked
-from runtime.engine.native.integers import FORMS, IntegerLinear, lanes, rounded
+from runtime.engine.native.integers import FORMS, IntegerLinear, has_integers, rounded
 from runtime.engine.native.layer import FusedLayer, fuse_layers
 from runtime.engine.native.library import kernels
 from runtime.engine.native.linear import BlockLinear
 from runtime.engine.native.modules import FEW_ROWS, LARGEST_HEAD, CachedAttention, GatedMLP, Norm
+from runtime.engine.native.panels import LANES
 from runtime.engine.native.products import EXACT, Products
 from runtime.engine.native.shared import Part, SharedProduct
 from runtime.engine.native.trial import OTHERWISE, WIDTH, Trial, agree, answer_of, random
@@ -37,8 +38,6 @@ BOUNDS = ("attn_logit_softcapping", "clip_qkv")
 """Settings that bend or cut off attention's large scores or states, which random input need not reach."""
 LOUD = 1000.0
 """Times that rows are as large where it is tried whether a gated MLP cuts off what is large."""
-LANES = 16
-"""Widths of heads, norms and gates must be multiples of this."""
 TILE_ROWS = 8
 """Rows that the product takes at once."""
 
@@ -70,7 +69,11 @@ def install(model: nn.Module, products: Products = EXACT) -> int:
             if made is not None:
                 setattr(parent, name, made)
                 replaced += 1
-    return replaced + compress_linears(model, products) + fuse_layers(model)
+    replaced += compress_linears(model, products) + fuse_layers(model)
+    for part in model.modules():
+        if isinstance(part, BlockLinear):
+            part.laid_out()  # by whoever loads, not by whoever decodes first
+    return replaced
 
 
 def compress_linears(module: nn.Module, products: Products = EXACT) -> int:
@@ -92,7 +95,7 @@ def back_to_floats(model: nn.Module) -> None:
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, IntegerLinear):
-                setattr(parent, name, BlockLinear(child.blocks(), child.bias))
+                setattr(parent, name, BlockLinear(child.blocks, child.bias))
     for module in model.modules():
         if isinstance(module, Norm | GatedMLP | CachedAttention):
             module.most_rows = FEW_ROWS
@@ -159,6 +162,8 @@ def _attention(module: nn.Module, products: Products) -> CachedAttention | None:
         if _bounded(module) or _windowed(module):
             return None
         trial = Trial(module, module.layer_idx, shared.sizes[1] // size, size, qkv[0].in_features)
+        if trial.turns_parts(module):
+            return None
         made = CachedAttention(module, shared, size, products.most_rows)
         expected, got = trial.run(module), trial.run(made)
     except OTHERWISE:
@@ -211,7 +216,7 @@ def _joined(linears: Sequence[Linear], products: Products) -> nn.Linear | BlockL
     whole = [each for each in blocks if each is not None]
     if len(whole) == len(blocks) and (joined := stacked(whole)) is not None:
         return products.layer(joined, bias)
-    weights = [linear.weight if isinstance(linear, nn.Linear) else linear.dequantised() for linear in linears]
+    weights = [linear.weight if isinstance(linear, nn.Linear) else linear.blocks.weight() for linear in linears]
     wide = nn.Linear(weights[0].shape[1], 1, bias=False)
     wide.weight = nn.Parameter(torch.cat(weights), requires_grad=False)
     wide.out_features = wide.weight.shape[0]
@@ -229,9 +234,9 @@ def _multiplies() -> bool:
     """Whether the compiled product of every form is torch's, on this processor."""
     weight, rows = random(7, 96), random(2 * TILE_ROWS + 3, 96)
     for form in Form:
-        layer = BlockLinear(blocks_of(weight, form))
-        plain = torch.nn.functional.linear(rows, layer.blocks.weight())
-        if not (agree(layer(rows), plain) and agree(layer.dequantised(), layer.blocks.weight())):
+        blocks = blocks_of(weight, form)
+        plain = torch.nn.functional.linear(rows, blocks.weight())
+        if not agree(BlockLinear(blocks)(rows), plain):
             LOGGER.warning("a compiled product is not torch's: the kernels are not used")
             return False
     return True
@@ -240,9 +245,9 @@ def _multiplies() -> bool:
 @cache
 def multiplies_integers() -> bool:
     """Whether there are kernels that multiply integers, and their products are torch's, on this processor."""
-    if not usable() or not lanes():
+    if not usable() or not has_integers():
         return False
-    weight, rows = random(2 * lanes() + 7, 96), random(2 * TILE_ROWS + 3, 96)
+    weight, rows = random(2 * LANES + 7, 96), random(2 * TILE_ROWS + 3, 96)
     for form in FORMS:
         blocks = blocks_of(weight, form)
         plain = torch.nn.functional.linear(rounded(rows), blocks.weight())

@@ -1,12 +1,7 @@
-/* Products in integers: rows in 8 bit by blocks of 32, with weights of 4 or 8 bit. For processors that multiply bytes and
- * add the products in one instruction (AVX-512 VNNI); for others `integer_lanes` is 0 and this is not used.
+/* Products in integers: rows in 8 bit by blocks of 32, with weights of 4 or 8 bit in panels as in floats.c. For processors
+ * that multiply bytes and add the products in one instruction (AVX-512 VNNI); for others `has_integers` is 0 and this is
+ * not used.
  *
- * Weights are laid out for it: panels of 16 outputs side by side, block after block. A block of a panel is
- *
- *   4 bit   4 vectors of 16 outputs x 4 weights (weights 4j.. low, 16 + 4j.. high), of weights d * q + m
- *   8 bit   8 vectors of 16 outputs x 4 weights, q + 128, of weights d * q
- *
- * and its scales are 16 d, for 4 bit then 16 m, in half precision; weights with one scale a row have none here.
  * Integers are added exactly, and floats in one order whatever the number of rows: a row does not depend on the others.
  */
 #include "kernels.h"
@@ -14,18 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FOUR, EIGHT, ROWS };
-enum { LANES = 16, BLOCK = 32, VECTOR = 64, TILE = 8 };
-enum { AHEAD = 4096 }; /* bytes that codes are fetched ahead: panels are read once, one behind the other */
+enum { TILE = 9 };  /* rows whose sums fit the registers */
 enum { WIDE = 16 }; /* rows from which on all threads round */
 
 #ifdef __AVX512VNNI__
 #include <immintrin.h>
 
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-
-int integer_lanes(void) { return LANES; }
+int has_integers(void) { return 1; }
 
 /* Blocks `from` to `to` of rows in 8 bit: codes; their scale; scale * sum of codes; sum of codes. */
 INLINE void quantise(const float *x, long from, long to, int8_t *codes, float *scales, float *shifts, int32_t *sums) {
@@ -113,7 +103,8 @@ INLINE void tile(const int kind, const int rows, const Rows *x, long first, long
 INLINE void panel(const int kind, const Rows *x, long rows, long width, const uint8_t *codes, const uint16_t *scales,
                   const float *row_scales, float *y, long outputs, __mmask16 there) {
     for (long at = 0; at < rows; at += TILE) {
-        switch (rows - at < TILE ? rows - at : TILE) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) }
+        const long size = rows - at < TILE ? rows - at : TILE;
+        switch (size) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) }
     }
 }
 
@@ -135,7 +126,7 @@ INLINE void product(const int kind, const Rows *x, long rows, long width, const 
  */
 int multiply_integers(int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales, float *y,
                       long outputs, int threads) {
-    const long blocks = width / BLOCK, room = (rows * (width + 12 * blocks) + VECTOR - 1) / VECTOR * VECTOR;
+    const long blocks = width / BLOCK, room = (rows * (width + 12 * blocks) + VECTOR) / VECTOR * VECTOR; /* never none */
     char *scratch = aligned_alloc(VECTOR, room);
     if (!scratch) return 1;
     int8_t *rounded = (int8_t *)scratch;
@@ -157,7 +148,7 @@ int multiply_integers(int kind, const float *x, long rows, long width, const uin
 
 #else
 
-int integer_lanes(void) { return 0; }
+int has_integers(void) { return 0; }
 int multiply_integers(int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales, float *y,
                       long outputs, int threads) {
     return 1;

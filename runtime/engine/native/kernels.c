@@ -1,13 +1,5 @@
-/* What a narrow forward consists of, for a few rows at a time: products with compressed weights, attention over a cache,
- * the norm and the gate between them. Compiled on the machine that runs it (see library.py): GCC or Clang, any processor.
- *
- *   block of 4 bit   32 weights d * q + m, q in 0..15: 16 bytes (weight i low, weight i + 16 high), scales d and m
- *   block of 8 bit   32 weights d * q, q in -127..127: 32 bytes, scale d
- *   row of 8 bit     weights s * q, q in -127..127, one scale s for a whole row
- *   halves           weights in bf16
- *
- * Each weight is read once for all rows, and made a float in a register. A row's result does not depend on how many rows
- * are computed with it: every row is summed in the same order.
+/* What stands between the products of a forward: attention over a cache, the norm and the gate; and what follows the last
+ * product. Compiled on the machine that runs it (see library.py): GCC or Clang, any processor.
  */
 #include "kernels.h"
 
@@ -17,22 +9,9 @@ typedef float floats __attribute__((vector_size(64)));
 typedef float floats8 __attribute__((vector_size(32)));
 typedef float floats4 __attribute__((vector_size(16)));
 typedef int32_t ints __attribute__((vector_size(64)));
-typedef uint16_t words __attribute__((vector_size(32)));
-typedef uint8_t bytes __attribute__((vector_size(16)));
-typedef _Float16 half;
 
-#ifdef __AVX512F__
-enum { SMALL = 5 }; /* rows up to which four outputs at once fit the registers */
-#else
-enum { SMALL = 2 };
-#endif
-enum { LANES = 16, BLOCK = 32, TILE = 8, OUTS = 4, CHUNK = 64 };
-enum { AHEAD = 4096 }; /* bytes that codes are fetched ahead: they are read once, one behind the other */
-enum { WIDE = 16 }; /* rows from which on all threads norm and gate */
-enum { FOUR, EIGHT, ROWS, HALVES };
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+enum { CHUNK = 64 }; /* keys and values that a query looks at in one go */
+enum { WIDE = 16 };  /* rows beyond which all threads norm and gate */
 
 INLINE floats load(const float *from) {
     floats value;
@@ -68,138 +47,6 @@ INLINE floats exponential(floats x) {
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
     return (floats)((ints)(p * (floats)((n + 127) << 23)) & there);
-}
-
-/* -- products ----------------------------------------------------------------------------------------------------- */
-
-INLINE void codes4(const uint8_t *codes, floats *low, floats *high) {
-    bytes packed;
-    memcpy(&packed, codes, sizeof packed);
-    *low = __builtin_convertvector(__builtin_convertvector(packed & 15, ints), floats);
-    *high = __builtin_convertvector(__builtin_convertvector(packed >> 4, ints), floats);
-}
-
-INLINE floats signed_codes(const uint8_t *codes) {
-    bytes packed;
-    memcpy(&packed, codes, sizeof packed); /* widening unsigned bytes is one instruction, for signed GCC makes many */
-    return __builtin_convertvector(__builtin_convertvector(packed ^ 128, ints), floats) - 128.0f;
-}
-
-INLINE floats halves(const uint8_t *codes) {
-    words upper;
-    memcpy(&upper, codes, sizeof upper);
-    return (floats)(__builtin_convertvector(upper, ints) << 16);
-}
-
-/* The 32 weights of block `at`; those of a ROWS weight without their scale. */
-INLINE void weights(const int kind, const uint8_t *codes, const half *scales, long at, floats *low, floats *high) {
-    if (kind == FOUR) {
-        codes4(codes + at * 16, low, high);
-        const float d = (float)scales[2 * at], m = (float)scales[2 * at + 1];
-        *low = *low * d + m;
-        *high = *high * d + m;
-    } else if (kind == HALVES) {
-        *low = halves(codes + at * 64);
-        *high = halves(codes + at * 64 + 32);
-    } else {
-        *low = signed_codes(codes + at * 32);
-        *high = signed_codes(codes + at * 32 + LANES);
-        if (kind == EIGHT) {
-            *low *= (float)scales[at];
-            *high *= (float)scales[at];
-        }
-    }
-}
-
-/* Outputs `first` to `first + outs` of `rows` rows; kind, outs and rows are constants where this is inlined. */
-INLINE void tile(const int kind, const int outs, const int rows, const float *x, long width, const uint8_t *codes,
-                 const void *scales, long first, float *y, long outputs) {
-    const long blocks = width / BLOCK;
-    floats total[OUTS][TILE] = {{{0}}};
-    for (long b = 0; b < blocks; b++) {
-        floats low[OUTS], high[OUTS];
-        UNROLL for (int o = 0; o < outs; o++) {
-            const long at = (first + o) * blocks + b;
-            __builtin_prefetch(codes + at * (kind == FOUR ? 16 : kind == HALVES ? 64 : 32) + AHEAD);
-            weights(kind, codes, scales, at, &low[o], &high[o]);
-        }
-        UNROLL for (int r = 0; r < rows; r++) {
-            const floats a = load(x + r * width + b * BLOCK), c = load(x + r * width + b * BLOCK + LANES);
-            UNROLL for (int o = 0; o < outs; o++) {
-                total[o][r] += low[o] * a;
-                total[o][r] += high[o] * c;
-            }
-        }
-    }
-    UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int o = 0; o < outs; o++) {
-            const float scale = kind == ROWS ? ((const float *)scales)[first + o] : 1.0f;
-            y[r * outputs + first + o] = sum(total[o][r]) * scale;
-        }
-    }
-}
-
-#define CASE(n) case n: tile(kind, outs, n, x, width, codes, scales, first, y, outputs); break;
-INLINE void few(const int kind, const int outs, int rows, const float *x, long width, const uint8_t *codes,
-                const void *scales, long first, float *y, long outputs) {
-    switch (rows) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) }
-}
-INLINE void many(const int kind, const int outs, int rows, const float *x, long width, const uint8_t *codes,
-                 const void *scales, long first, float *y, long outputs) {
-    switch (rows) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) }
-}
-
-/* Four outputs of any number of rows, in tiles of about the same size. */
-INLINE void quad(const int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales,
-                 long first, float *y, long outputs) {
-    for (long left = rows; left > 0;) {
-        const long size = left <= SMALL ? left : (left + (left + TILE - 1) / TILE - 1) / ((left + TILE - 1) / TILE);
-        if (size <= SMALL) {
-            few(kind, OUTS, size, x, width, codes, scales, first, y, outputs);
-        } else {
-            many(kind, 2, size, x, width, codes, scales, first, y, outputs);
-            many(kind, 2, size, x, width, codes, scales, first + 2, y, outputs);
-        }
-        left -= size;
-        x += size * width;
-        y += size * outputs;
-    }
-}
-
-INLINE void product(const int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales,
-                    float *y, long outputs, int threads) {
-    const long quads = outputs / OUTS;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long q = 0; q < quads; q++) quad(kind, x, rows, width, codes, scales, q * OUTS, y, outputs);
-    for (long o = quads * OUTS; o < outputs; o++)
-        for (long r = 0; r < rows; r++)
-            tile(kind, 1, 1, x + r * width, width, codes, scales, o, y + r * outputs, outputs);
-}
-
-/* y (rows, outputs) = x (rows, width) times the weight (outputs, width) transposed; width is a multiple of 32. */
-void multiply(int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales, float *y,
-              long outputs, int threads) {
-    switch (kind) {
-        case FOUR: product(FOUR, x, rows, width, codes, scales, y, outputs, threads); break;
-        case EIGHT: product(EIGHT, x, rows, width, codes, scales, y, outputs, threads); break;
-        case ROWS: product(ROWS, x, rows, width, codes, scales, y, outputs, threads); break;
-        case HALVES: product(HALVES, x, rows, width, codes, scales, y, outputs, threads); break;
-    }
-}
-
-/* The weight itself, (outputs, width) floats. */
-void expand(int kind, const uint8_t *codes, const void *scales, float *weight, long outputs, long width, int threads) {
-    const long blocks = width / BLOCK;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long o = 0; o < outputs; o++) {
-        const float row = kind == ROWS ? ((const float *)scales)[o] : 1.0f;
-        for (long b = 0; b < blocks; b++) {
-            floats low, high;
-            weights(kind, codes, scales, o * blocks + b, &low, &high);
-            store(weight + o * width + b * BLOCK, low * row);
-            store(weight + o * width + b * BLOCK + LANES, high * row);
-        }
-    }
 }
 
 /* -- between the products ----------------------------------------------------------------------------------------- */

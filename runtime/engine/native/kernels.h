@@ -1,11 +1,18 @@
-/* What the compiled kernels offer each other and Python; see kernels.c and integers.c. */
+/* What the compiled kernels offer each other and Python; see floats.c, integers.c, kernels.c and layer.c. */
 #ifndef SPECPILOT_KERNELS_H
 #define SPECPILOT_KERNELS_H
 
 #include <stdint.h>
 
-void multiply(int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales, float *y,
-              long outputs, int threads);
+enum { FOUR, EIGHT, ROWS, HALVES };           /* forms of a weight, as in blocks.py */
+enum { LANES = 16, BLOCK = 32, VECTOR = 64 }; /* floats of a vector, weights of a block, bytes of a vector */
+enum { AHEAD = 4096 };                        /* bytes that codes are fetched ahead: panels are read once */
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+int multiply(int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales, float *y,
+             long outputs, int threads);
 int multiply_integers(int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales, float *y,
                       long outputs, int threads);
 void normalise(const float *x, const float *weight, float *y, long rows, long width, float eps, int threads);

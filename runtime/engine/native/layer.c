@@ -20,13 +20,9 @@ typedef struct {
 } Layer;
 
 static int apply(const Linear *linear, const float *x, float *y, long rows, int threads) {
-    if (linear->integers) {
-        if (multiply_integers(linear->kind, x, rows, linear->width, linear->codes, linear->scales, y, linear->outputs,
-                              threads))
-            return 1;
-    } else {
-        multiply(linear->kind, x, rows, linear->width, linear->codes, linear->scales, y, linear->outputs, threads);
-    }
+    int (*const product)(int, const float *, long, long, const uint8_t *, const void *, float *, long, int) =
+        linear->integers ? multiply_integers : multiply;
+    if (product(linear->kind, x, rows, linear->width, linear->codes, linear->scales, y, linear->outputs, threads)) return 1;
     if (linear->bias)
         for (long r = 0; r < rows; r++)
             for (long o = 0; o < linear->outputs; o++) y[r * linear->outputs + o] += linear->bias[o];

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from runtime.engine.kv_cache import GrowingCache
+from runtime.engine.kv_cache import cache_among
 from runtime.engine.native import team
 from runtime.engine.native.integers import IntegerLinear
 from runtime.engine.native.library import kernels
@@ -55,6 +55,9 @@ class _Layer(ctypes.Structure):
 class FusedLayer(nn.Module):
     """A layer of which narrow forwards behind a cache are one call; others are left to the layer itself.
 
+    It knows its parts by the addresses of their tensors: they stay where they are, and whoever replaces a part calls
+    ``describe``.
+
     Args:
         inner: The layer it stands for, with children as in ``PARTS`` over compressed weights.
         answers_tuple: Whether it answers with a tuple of the states alone.
@@ -76,8 +79,8 @@ class FusedLayer(nn.Module):
         Raises:
             MemoryError: If there is no memory for what lies between its parts.
         """
-        cache = arguments.get("cache", arguments.get("past_key_values"))
-        layer = cache.held(self._index) if isinstance(cache, GrowingCache) and not others else None
+        cache = cache_among(arguments)
+        layer = cache.held(self._index) if cache is not None and not others else None
         batch, rows, _ = hidden_states.shape
         turn = arguments.get("position_embeddings")
         if layer is None or turn is None or batch != 1 or rows > FEW_ROWS:
@@ -156,7 +159,7 @@ def _described(layer: nn.Module) -> _Layer:
 
 
 def _linear(layer: object) -> _Linear:
-    if not isinstance(layer, BlockLinear | IntegerLinear):
+    if not isinstance(layer, BlockLinear):
         raise TypeError(f"expected a product over compressed weights, got {type(layer).__name__}")
     bias = None if layer.bias is None else layer.bias.data_ptr()
     integers = isinstance(layer, IntegerLinear)

@@ -25,11 +25,14 @@ from runtime.files import written_whole
 
 LOGGER = logging.getLogger(__name__)
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "integers.c", "layer.c", "decisions.c"))
+SOURCES = tuple(
+    Path(__file__).with_name(name) for name in ("floats.c", "integers.c", "kernels.c", "layer.c", "decisions.c")
+)
 HEADER = Path(__file__).with_name("kernels.h")
 VARIABLE = "SPECPILOT_KERNELS"
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC",
          "-shared")  # fmt: skip
+LIBRARIES = ("-lm",)  # behind the sources: a linker may leave out what nothing before it asks for
 COMPILERS = ("cc", "gcc", "clang")
 COMPILE_S = 120.0
 """A compiler that takes longer is given up."""
@@ -41,16 +44,15 @@ _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 _ARGUMENTS = {
     "multiply": (_INT, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _POINTER, _LONG, _INT),
     "multiply_integers": (_INT, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _POINTER, _LONG, _INT),
-    "expand": (_INT, _POINTER, _POINTER, _POINTER, _LONG, _LONG, _INT),
     "normalise": (_POINTER, _POINTER, _POINTER, _LONG, _LONG, ctypes.c_float, _INT),
     "gate": (_POINTER, _POINTER, _LONG, _LONG, _INT),
     "lead": (_POINTER, _LONG, _LONG, _POINTER, _POINTER),
     "share": (_POINTER, _LONG, _LONG, _POINTER, _POINTER),
     "attend": (*[_POINTER] * 6, *[_LONG] * 6, ctypes.c_float, _INT),
     "decode_layer": (*[_POINTER] * 7, *[_LONG] * 3, _INT),
-    "integer_lanes": (),
+    "has_integers": (),
 }
-_RESULTS = {"integer_lanes": _INT, "multiply_integers": _INT, "decode_layer": _INT}
+_RESULTS = dict.fromkeys(("multiply", "multiply_integers", "decode_layer", "has_integers"), _INT)
 """Of functions that return something."""
 
 
@@ -88,7 +90,8 @@ def _compiler() -> str:
 def _key(compiler: str) -> str:
     """Of what the library depends on: the source, the flags, the compiler, the processor."""
     version = subprocess.run([compiler, "--version"], capture_output=True, timeout=COMPILE_S, check=True).stdout
-    parts = (*(source.read_bytes() for source in (*SOURCES, HEADER)), " ".join(FLAGS).encode(), version, _processor())
+    options = " ".join((*FLAGS, *LIBRARIES)).encode()
+    parts = (*(source.read_bytes() for source in (*SOURCES, HEADER)), options, version, _processor())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
@@ -103,8 +106,8 @@ def _processor() -> bytes:
 
 def _compile(compiler: str, path: Path) -> None:
     with written_whole(path) as aside:
-        command = [compiler, *FLAGS, *map(str, SOURCES), "-o", str(aside)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S, check=False)
+        command = [compiler, *FLAGS, *map(str, SOURCES), *LIBRARIES, "-o", str(aside)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_S, check=False)
         if done.returncode:
             raise OSError(f"{compiler} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
 

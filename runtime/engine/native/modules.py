@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from runtime.engine.kv_cache import GrowingCache, GrowingLayer
+from runtime.engine.kv_cache import GrowingCache, GrowingLayer, cache_among
 from runtime.engine.native import team
 from runtime.engine.native.library import kernels
 from runtime.engine.native.shared import SharedProduct
@@ -122,9 +122,9 @@ class CachedAttention(nn.Module):
         **arguments: Any,
     ) -> Any:
         """As the module it stands for."""
-        cache = arguments.get("cache", arguments.get("past_key_values"))
+        cache = cache_among(arguments)
         batch, rows, _ = hidden_states.shape
-        layer = self._layer_of(cache, hidden_states) if isinstance(cache, GrowingCache) else None
+        layer = self._layer_of(cache, hidden_states) if cache is not None else None
         if layer is None or position_embeddings is None or batch != 1 or rows > self.most_rows:
             return self.inner(hidden_states, position_embeddings=position_embeddings, **arguments)
         cosine, sine = position_embeddings[0].contiguous(), position_embeddings[1].contiguous()
@@ -155,14 +155,15 @@ class NarrowMask:
     def __init__(self, model: nn.Module) -> None:
         attentions = [part for part in model.modules() if isinstance(part, CachedAttention)]
         layers = int(model.config.get_text_config(decoder=True).num_hidden_layers)  # type: ignore[union-attr, operator]
-        self._last = layers - 1 if len(attentions) == layers else None
-        self._most_rows = min((part.most_rows for part in attentions), default=0)
+        self._last = attentions[-1] if len(attentions) == layers else None
         self._none = torch.zeros(1, 1, 1, 1)  # of four dimensions: taken as it is
 
     def arguments(self, rows: int, cache: GrowingCache) -> dict[str, torch.Tensor]:
         """Arguments of a forward of ``rows`` tokens behind ``cache``."""
-        if self._last is None or rows > self._most_rows:
+        last = self._last
+        # Asked anew each time: where products of integers were given up, wide forwards went back to the model.
+        if last is None or rows > last.most_rows:
             return {}
-        if self._most_rows < ANY_ROWS and cache.held(self._last) is None:
+        if last.most_rows < ANY_ROWS and cache.held(last.layer) is None:
             return {}
         return {"attention_mask": self._none}

@@ -28,11 +28,11 @@ class Products(NamedTuple):
     """
 
     compress: Callable[[torch.Tensor], Blocks | None]
-    layer: Callable[[Blocks, nn.Parameter | None], BlockLinear | IntegerLinear] = BlockLinear
+    layer: Callable[[Blocks, nn.Parameter | None], BlockLinear] = BlockLinear
     most_rows: int = FEW_ROWS
 
 
-def integer_layer(blocks: Blocks, bias: nn.Parameter | None) -> BlockLinear | IntegerLinear:
+def integer_layer(blocks: Blocks, bias: nn.Parameter | None) -> BlockLinear:
     """A layer that multiplies integers, where the blocks are such."""
     return IntegerLinear(blocks, bias) if blocks.form in FORMS else BlockLinear(blocks, bias)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 from torch import nn
 
-from runtime.engine.kv_cache import GrowingCache
+from runtime.engine.kv_cache import GrowingCache, cache_argument
 
 TOLERANCE = 1e-4
 """Part of the spread of an answer by which a replacement may differ; rounding takes 1e-6."""
@@ -31,7 +30,7 @@ class Trial:
 
     def __init__(self, module: nn.Module, index: Any, groups: int, size: int, width: int) -> None:
         self._layer, self.answered_tuple = int(index), False
-        self._cache = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
+        self._cache = cache_argument(module.forward)
         self._prefix = random(2, 1, groups, PREFIX, size)
         self._states = random(1, WIDTH, width)
         self._turn = (random(1, WIDTH, size), random(1, WIDTH, size).neg())
@@ -40,14 +39,30 @@ class Trial:
 
     def run(self, module: nn.Module) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Answer, and the keys and values left in the cache."""
-        cache = GrowingCache()
-        cache.update(self._prefix[0], self._prefix[1], self._layer)
-        arguments: dict[str, Any] = {"attention_mask": self._mask, "position_embeddings": self._turn}
-        answer = module(hidden_states=self._states, **{self._cache: cache}, **arguments)
+        cache = self._filled_cache()
+        answer = self._answer(module, cache, self._turn)
         layer = cache.held(self._layer)
         assert layer is not None and layer.keys is not None and layer.values is not None, "the prefix is held"
         self.answered_tuple = isinstance(answer, tuple)
         return (answer[0] if isinstance(answer, tuple) else answer), layer.keys, layer.values
+
+    def turns_parts(self, module: nn.Module) -> bool:
+        """Whether a module turns as much of a head as it is told to: in a real forward perhaps a part of it."""
+        half = self._turn[0].shape[-1] // 2
+        try:
+            self._answer(module, self._filled_cache(), (self._turn[0][..., :half], self._turn[1][..., :half]))
+        except OTHERWISE:
+            return False
+        return True
+
+    def _filled_cache(self) -> GrowingCache:
+        cache = GrowingCache()
+        cache.update(self._prefix[0], self._prefix[1], self._layer)
+        return cache
+
+    def _answer(self, module: nn.Module, cache: GrowingCache, turn: tuple[torch.Tensor, torch.Tensor]) -> Any:
+        arguments: dict[str, Any] = {"attention_mask": self._mask, "position_embeddings": turn, self._cache: cache}
+        return module(hidden_states=self._states, **arguments)
 
 
 def answer_of(module: nn.Module, rows: torch.Tensor) -> torch.Tensor | None:
