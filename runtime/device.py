@@ -46,7 +46,8 @@ def profile_path(zoo: Zoo, device: str, threads: int, engine: str = TRANSFORMERS
     if engine != TRANSFORMERS:
         facts["engine"] = engine
     elif device == "cpu":
-        facts["kernels"] = kernels() is not None
+        library = kernels()
+        facts["kernels"] = None if library is None else Path(library._name).stem
     else:
         facts["graphs"] = wanted(torch.device(device))
     if dtype != USUAL_DTYPE:

@@ -59,7 +59,7 @@ INLINE void tile(const int kind, const int rows, const float *x, const float *su
     for (long b = 0; b < blocks; b++) {
         floats even[TILE], odd[TILE];
         UNROLL for (int r = 0; r < rows; r++) even[r] = odd[r] = (floats){0};
-        UNROLL for (int j = 0; j < vectors; j++) {
+        for (int j = 0; j < vectors; j++) {
             const uint8_t *place = codes + (b * vectors + j) * VECTOR;
             ints packed;
             memcpy(&packed, place, sizeof packed);

@@ -38,8 +38,8 @@ BOUNDS = ("attn_logit_softcapping", "clip_qkv")
 """Settings that bend or cut off attention's large scores or states, which random input need not reach."""
 LOUD = 1000.0
 """Times that rows are as large where it is tried whether a gated MLP cuts off what is large."""
-TILE_ROWS = 8
-"""Rows that the product takes at once."""
+MOST_TRIED, TRIED_WIDTH = 11, 96
+"""Rows up to which products are tried, more than the kernels take at once, and their width."""
 
 Linear = nn.Linear | BlockLinear
 
@@ -232,14 +232,7 @@ def _blocks(linear: Linear, products: Products) -> Blocks | None:
 @cache
 def _multiplies() -> bool:
     """Whether the compiled product of every form is torch's, on this processor."""
-    weight, rows = random(7, 96), random(2 * TILE_ROWS + 3, 96)
-    for form in Form:
-        blocks = blocks_of(weight, form)
-        plain = torch.nn.functional.linear(rows, blocks.weight())
-        if not agree(BlockLinear(blocks)(rows), plain):
-            LOGGER.warning("a compiled product is not torch's: the kernels are not used")
-            return False
-    return True
+    return all(_agrees(BlockLinear, form, random(MOST_TRIED, TRIED_WIDTH)) for form in Form)
 
 
 @cache
@@ -247,11 +240,14 @@ def multiplies_integers() -> bool:
     """Whether there are kernels that multiply integers, and their products are torch's, on this processor."""
     if not usable() or not has_integers():
         return False
-    weight, rows = random(2 * LANES + 7, 96), random(2 * TILE_ROWS + 3, 96)
-    for form in FORMS:
-        blocks = blocks_of(weight, form)
-        plain = torch.nn.functional.linear(rounded(rows), blocks.weight())
-        if not agree(IntegerLinear(blocks)(rows), plain):
-            LOGGER.warning("a compiled product of integers is not torch's: it is not used")
-            return False
-    return True
+    return all(_agrees(IntegerLinear, form, rounded(random(MOST_TRIED, TRIED_WIDTH))) for form in FORMS)
+
+
+def _agrees(layer: type[BlockLinear], form: Form, rows: torch.Tensor) -> bool:
+    """Whether a layer's products are torch's, for every number of rows that the kernel takes at once."""
+    blocks = blocks_of(random(2 * LANES + 7, TRIED_WIDTH), form)
+    tried, expected = layer(blocks), torch.nn.functional.linear(rows, blocks.weight())
+    if all(agree(tried(rows[:count]), expected[:count]) for count in range(1, MOST_TRIED + 1)):
+        return True
+    LOGGER.warning("a compiled product (%s) is not torch's: it is not used", layer.kernel)
+    return False
