@@ -143,8 +143,7 @@ class GrowingCache(Cache):
 
     def copy_out(self, start: int, end: int) -> KVState:
         """A copy of the keys and values of tokens ``start`` to ``end``."""
-        views = (layer.first(end) for layer in self._growing)
-        return KVState.copy_of([(keys[..., start:, :], values[..., start:, :]) for keys, values in views])
+        return KVState.copy_of((layer.first(end) for layer in self._growing), start)
 
     def append(self, layers: tuple[Layer, ...], length: int) -> None:
         """Add copies of the first ``length`` tokens' keys and values to every layer."""

@@ -12,7 +12,7 @@ An engine that does not show its keys and values gives an *opaque* state: bytes 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,15 +55,14 @@ class KVState:
         return tuple(tuple(part.shape) for layer in self.layers for part in layer)
 
     @classmethod
-    def copy_of(cls, layers: Sequence[Layer]) -> KVState:
-        """Copies of keys and values; all layers have one dtype and device."""
-        first = layers[0][0]
-        parts = [part for layer in layers for part in layer]
+    def copy_of(cls, layers: Iterable[Layer], start: int = 0) -> KVState:
+        """Copies of keys and values from token ``start`` on; all layers have one dtype and device."""
+        parts = [part[..., start:, :] for layer in layers for part in layer]
+        first = parts[0]
         buffer = new_lasting((sum(part.numel() for part in parts),), first.dtype, first.device)
         state = cls.of_buffer(buffer, [tuple(part.shape) for part in parts])
-        for (keys, values), (keys_from, values_from) in zip(state.layers, layers, strict=True):
-            keys.copy_(keys_from)
-            values.copy_(values_from)
+        for copy, part in zip((copy for layer in state.layers for copy in layer), parts, strict=True):
+            copy.copy_(part)
         return state
 
     @classmethod

@@ -47,16 +47,6 @@ def test_product_of_integers_is_that_of_the_rounded_rows(form: Form, outputs: in
 
 
 @needs_integers
-@pytest.mark.parametrize("form", FORMS)
-def test_a_row_of_integers_does_not_depend_on_the_others(form: Form) -> None:
-    layer, x = IntegerLinear(blocks_of(normal(40, 128), form)), normal(40, 128, seed=1)
-    whole = layer(x)
-    for width in (1, 2, 3, 5, 9, 17):
-        assert torch.equal(layer(x[:width]), whole[:width])
-        assert torch.equal(layer(x[width : width + 1]), whole[width : width + 1])
-
-
-@needs_integers
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
 def test_what_is_not_a_number_stays_so(odd: float) -> None:
     layer, x = IntegerLinear(blocks_of(normal(16, 64), Form.FOUR)), normal(2, 64, seed=1)

@@ -18,7 +18,9 @@ from runtime.engine.dtypes import compute_dtype
 from runtime.engine.kv_cache import GrowingCache
 from runtime.engine.loaded_draft import load_draft
 from runtime.engine.native.blocks import Blocks, Form, blocks_of, exact, nearest, stacked
-from runtime.engine.native.install import install
+from runtime.engine.native.install import install, multiplies_integers
+from runtime.engine.native.integers import FORMS as FORMS_OF_INTEGERS
+from runtime.engine.native.integers import IntegerLinear
 from runtime.engine.native.leaders import leaders, likeliest
 from runtime.engine.native.library import kernels
 from runtime.engine.native.linear import BlockLinear
@@ -61,9 +63,13 @@ def test_product_is_that_of_the_weight(form: Form, rows: int, outputs: int) -> N
     assert torch.equal(again.scales, blocks.scales)
 
 
-@pytest.mark.parametrize("form", Form)
-def test_a_row_does_not_depend_on_the_others(form: Form) -> None:
-    layer, x = BlockLinear(blocks_of(normal(40, 128), form)), normal(20, 128, seed=1)
+@pytest.mark.parametrize(
+    ("kind", "form"), [*((BlockLinear, form) for form in Form), *((IntegerLinear, form) for form in FORMS_OF_INTEGERS)]
+)
+def test_a_row_does_not_depend_on_the_others(kind: type[BlockLinear], form: Form) -> None:
+    if kind is IntegerLinear and not multiplies_integers():
+        pytest.skip("no AVX-512 VNNI")
+    layer, x = kind(blocks_of(normal(40, 128), form)), normal(40, 128, seed=1)
     whole = layer(x)
     for width in (1, 2, 3, 5, 9, 17):
         assert torch.equal(layer(x[:width]), whole[:width])

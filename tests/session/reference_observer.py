@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from runtime.control.observation import DRAFT_INDEX, GLOBAL_INDEX, G, P, bounds
+from runtime.control.observation import DRAFT_INDEX, G, P, bounds
 from runtime.control.topic import TopicPredictor
-from runtime.core import GAMMAS, Phase
+from runtime.core import Phase
 from runtime.decoding.base import Decoder
 from runtime.memory.manager import MemoryManager
+from runtime.observer import Observer
 from runtime.profile import CostModel
 from runtime.state import Evidence, State
 
@@ -17,24 +18,12 @@ Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 Rows = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 
 
-class ReferenceObserver:
-    """Looks at a session.
-
-    Args:
-        memory: Its memory.
-        decoder: Its decoder.
-        costs: The device's costs; all features of cost are in plain decoding steps.
-        topic: Topic predictor, for prompts; while decoding the decoder is asked.
-    """
+class ReferenceObserver(Observer):
+    """Looks at a session; what does not change is the observer's own."""
 
     def __init__(self, memory: MemoryManager, decoder: Decoder, costs: CostModel, topic: TopicPredictor | None) -> None:
-        self.memory, self.decoder, self.costs, self.topic = memory, decoder, costs, topic
-        self.drafts = memory.drafts
+        super().__init__(memory, decoder, costs, topic)
         self._low, self._high = bounds(len(self.drafts))
-        self._load_ratios: list[float] = costs.load_ratios.tolist()
-        self._plain_s = costs.plain_s(costs.profile.reference_context)
-        self._weightless = [i for i, draft in enumerate(self.drafts) if not draft.loadable]
-        self._budget = max(1, memory.config.budget_bytes)
         self._static = self.static_vector()
 
     def vector(self, state: State, evidence: Evidence, committed: int) -> Vector:
@@ -73,22 +62,11 @@ class ReferenceObserver:
         self._fill_drafts(vector[G:].reshape(-1, P), state, evidence, committed)
         return vector.clip(self._low, self._high, out=vector)
 
-    def static_vector(self) -> Vector:
-        """What does not change: costs and sizes; all else 0. Shape as ``vector``'s."""
-        vector = np.zeros_like(self._low)
-        for gamma, ratio in zip(GAMMAS, self.costs.verify_ratios(GAMMAS), strict=True):
-            vector[GLOBAL_INDEX[f"verify_ratio_{gamma}"]] = ratio
-        per_draft = vector[G:].reshape(-1, P)
-        per_draft[:, DRAFT_INDEX["step_ratio"]] = self.costs.step_ratios
-        per_draft[:, DRAFT_INDEX["weightless"]] = [not draft.loadable for draft in self.drafts]
-        per_draft[:, DRAFT_INDEX["size_share"]] = [draft.bytes / self._budget for draft in self.drafts]
-        return vector
-
     def _fill_drafts(self, rows: Rows, state: State, evidence: Evidence, committed: int) -> None:
         rows[:, 0:3] = [self._progress(i) for i in range(len(self.drafts))]
         rows[:, DRAFT_INDEX["acceptance"]] = evidence.acceptance
         rows[:, DRAFT_INDEX["staleness"]] = committed - evidence.seen_at
-        rows[:, 5:7] = [self._catch_up(i, state) for i in range(len(self.drafts))]
+        rows[:, 5:7] = [self._behind(i, state) for i in range(len(self.drafts))]
         rows[:, DRAFT_INDEX["predicted"]] = self._predicted(state)
         if state.phase is Phase.DECODE and self.topic is not None:
             rows[:, DRAFT_INDEX["next_shift"]] = self.topic.next_shift(self.decoder.last_token())
@@ -104,7 +82,7 @@ class ReferenceObserver:
         fraction = self.memory.loader.fraction(draft) if self.memory.loading(draft) else 0.0
         return 0.0, fraction, self._load_ratios[draft] * (1.0 - fraction)
 
-    def _catch_up(self, draft: int, state: State) -> tuple[float, float]:
+    def _behind(self, draft: int, state: State) -> tuple[float, float]:
         """(catch_up_tokens, catch_up_cost) of a draft."""
         if state.request is None or not self.drafts[draft].loadable:
             return 0.0, 0.0

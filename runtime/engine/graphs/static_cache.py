@@ -170,8 +170,7 @@ class StaticCache(Cache):
         self._place.length = min(self._place.length, length)
 
     def copy_out(self, start: int, end: int) -> KVState:
-        views = (layer.first(end) for layer in self._static)
-        return KVState.copy_of([(keys[..., start:, :], values[..., start:, :]) for keys, values in views])
+        return KVState.copy_of((layer.first(end) for layer in self._static), start)
 
     def append(self, layers: tuple[Layer, ...], length: int) -> None:
         for index, (keys, values) in enumerate(layers):

@@ -204,7 +204,7 @@ def _linears(module: nn.Module, names: Sequence[str]) -> list[Linear] | None:
     return linears if len(linears) == len(names) and len(widths) == 1 else None
 
 
-def _joined(linears: Sequence[Linear], products: Products) -> nn.Linear | BlockLinear | IntegerLinear:
+def _joined(linears: Sequence[Linear], products: Products) -> Linear:
     """One layer with the outputs of all."""
     blocks = [_blocks(linear, products) for linear in linears]
     biases = [linear.bias for linear in linears]

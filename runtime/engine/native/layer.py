@@ -70,8 +70,8 @@ class FusedLayer(nn.Module):
         super().__init__()
         self.inner, self._answers_tuple = inner, answers_tuple
         attention: CachedAttention = inner.self_attn  # type: ignore[assignment]
-        self._index, self._made = attention.layer, _described(inner)
-        self._address, self._decode = ctypes.addressof(self._made), kernels().decode_layer
+        self._index, self._decode = attention.layer, kernels().decode_layer
+        self.describe()
 
     def forward(self, hidden_states: torch.Tensor, *others: Any, **arguments: Any) -> Any:
         """As the layer it stands for.
