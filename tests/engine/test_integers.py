@@ -14,7 +14,7 @@ from torch.nn import functional
 from runtime.engine import transformers_model
 from runtime.engine.native.blocks import Form, blocks_of
 from runtime.engine.native.install import multiplies_integers
-from runtime.engine.native.integers import FORMS, IntegerLinear, rounded
+from runtime.engine.native.integers import FORMS, IntegerLinear, has_integers, rounded
 from runtime.engine.native.layer import FusedLayer
 from runtime.engine.native.library import kernels
 from runtime.engine.native.modules import CachedAttention
@@ -25,11 +25,16 @@ from tests.tiny import SETTINGS, VOCAB, random_model
 
 WIDE: dict[str, Any] = {**SETTINGS, "head_dim": 16, "hidden_size": 64, "intermediate_size": 96}
 TOKENS = [int(i) for i in torch.randint(0, VOCAB, (60,), generator=torch.Generator().manual_seed(1))]
-needs_integers = pytest.mark.skipif(not multiplies_integers(), reason="no AVX-512 VNNI")
+needs_integers = pytest.mark.skipif(not has_integers(), reason="no AVX-512 VNNI")
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@needs_integers
+def test_where_there_are_such_kernels_they_are_used() -> None:
+    assert multiplies_integers()
 
 
 @needs_integers

@@ -18,9 +18,9 @@ from runtime.engine.dtypes import compute_dtype
 from runtime.engine.kv_cache import GrowingCache
 from runtime.engine.loaded_draft import load_draft
 from runtime.engine.native.blocks import Blocks, Form, blocks_of, exact, nearest, stacked
-from runtime.engine.native.install import install, multiplies_integers
+from runtime.engine.native.install import install
 from runtime.engine.native.integers import FORMS as FORMS_OF_INTEGERS
-from runtime.engine.native.integers import IntegerLinear
+from runtime.engine.native.integers import IntegerLinear, has_integers
 from runtime.engine.native.leaders import leaders, likeliest
 from runtime.engine.native.library import kernels
 from runtime.engine.native.linear import BlockLinear
@@ -67,7 +67,7 @@ def test_product_is_that_of_the_weight(form: Form, rows: int, outputs: int) -> N
     ("kind", "form"), [*((BlockLinear, form) for form in Form), *((IntegerLinear, form) for form in FORMS_OF_INTEGERS)]
 )
 def test_a_row_does_not_depend_on_the_others(kind: type[BlockLinear], form: Form) -> None:
-    if kind is IntegerLinear and not multiplies_integers():
+    if kind is IntegerLinear and not has_integers():
         pytest.skip("no AVX-512 VNNI")
     layer, x = kind(blocks_of(normal(40, 128), form)), normal(40, 128, seed=1)
     whole = layer(x)
