@@ -104,6 +104,21 @@ def contenders(
     return found + [sessions.contender(f"{OURS}{name}", name) for name in ("plain", *STATICS, "policy", POLICY_GUARDED)]
 
 
+def chosen(everybody: Sequence[Contender], only: str) -> list[Contender]:
+    """Those whose name has one of some words in it, and the plain ones they are compared with; no word = all.
+
+    Raises:
+        UserError: If no name has one of the words.
+    """
+    words = [word.strip() for word in only.split(",") if word.strip()]
+    found = [each for each in everybody if not words or any(word in each.name for word in words)]
+    for word in words:
+        if not any(word in each.name for each in found):
+            names = "; ".join(each.name for each in everybody)
+            raise UserError(f"--only: nobody's name has '{word}' in it, expected a part of one of: {names}")
+    return [each for each in everybody if each in found or each.name in (PLAIN_THEIRS, PLAIN_OURS, PLAIN_INT8)]
+
+
 def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """One entry a contender: tokens/s, the ratio to plain ``Llama.generate`` with its 95% interval, unlike texts."""
     speeds = {name: _speeds(rows, name) for name in dict.fromkeys(row.contender for row in rows)}
@@ -177,6 +192,7 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as opened:
         everybody = contenders(models, bundle, profile, threads, opened)
         everybody += in_integers(options.int8, threads, opened) if options.int8 else []
+        everybody = chosen(everybody, options.only)
         warm_up(everybody, prompts[0])
         if not measure(everybody, prompts, options.max_tokens, rows, keep, until_s, not options.no_progress):
             print(f"{len({row.prompt_id for row in rows})} of {len(prompts)} prompts: run the same command again")
@@ -202,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--traces", type=Path, default=TRACES, help="held-out traces, whose prompts are asked")
     parser.add_argument("--profile", type=Path, help="the device's profile (default: the kept one, else measured)")
     parser.add_argument("--int8", type=Path, help="bundle trained for the torch engine's target in int8")
+    parser.add_argument("--only", default="", help="compare only those with one of these words (a,b,...) in their name")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads of every side (default: all cores)")
     parser.add_argument("--widths", action="store_true", help="only forward times by width")
     parser.add_argument("--out", type=Path, default=Path("outputs/llamacpp.json"), help="report (default: outputs/...)")

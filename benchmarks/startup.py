@@ -40,7 +40,9 @@ def part(name):
     found[name] = time.perf_counter() - began
     began = time.perf_counter()
 found = {}
-import runtime.server.listening, runtime.cli.serve
+from runtime.importing import importing
+with importing():
+    import runtime.server.listening, runtime.cli.serve
 part("importing")
 from pathlib import Path
 from runtime.bundle import read_bundle

@@ -21,16 +21,6 @@ class Tally:
     admitted: int = 0
     committed: int = 0
 
-    def take(self, outcome: Outcome) -> None:
-        """Add a step."""
-        self.committed += outcome.committed
-        if outcome.round is not None:
-            self.drafted += outcome.round.drafted
-            self.accepted += outcome.round.accepted
-            self.corrections += outcome.committed - outcome.round.accepted
-        elif outcome.phase is Phase.ADMIT:
-            self.admitted += outcome.committed
-
 
 def count_tokens(total: Counters, tally: Tally, outcome: Outcome, generated: int, ended: bool) -> None:
     """Add a step to the totals and to its request, and check both.
@@ -45,11 +35,9 @@ def count_tokens(total: Counters, tally: Tally, outcome: Outcome, generated: int
     Raises:
         RuntimeError: If a decoder reported counts that cannot be, with all of them.
     """
-    before = Tally(tally.drafted, tally.accepted, tally.corrections, tally.admitted, tally.committed)
-    tally.take(outcome)
-    for name in Tally.__dataclass_fields__:
-        setattr(total, name, getattr(total, name) + getattr(tally, name) - getattr(before, name))
     step = outcome.round
+    for books in (total, tally):
+        _take(books, outcome)
     if step is not None:
         own = outcome.committed - step.accepted
         whole = own == 1 or (own == 0 and ended)
@@ -81,6 +69,17 @@ def count_costs(total: Counters, outcome: Outcome) -> None:
     total.kv_hit_tokens += outcome.reused_tokens
     total.prefill_tokens += outcome.prefill_tokens
     total.illegal += outcome.illegal
+
+
+def _take(books: Counters | Tally, outcome: Outcome) -> None:
+    committed, step = outcome.committed, outcome.round
+    books.committed += committed
+    if step is not None:
+        books.drafted += step.drafted
+        books.accepted += step.accepted
+        books.corrections += committed - step.accepted
+    elif outcome.phase is Phase.ADMIT:
+        books.admitted += committed
 
 
 def _refuse_unless_balanced(what: str, books: Counters | Tally) -> None:

@@ -7,20 +7,20 @@ import json
 import os
 import platform
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from runtime.bundle import library_versions
-from runtime.engine.graphs.choice import wanted
 from runtime.engine.native.library import kernels
 from runtime.engine.opening import TRANSFORMERS, USUAL_DTYPE, TargetChoice, choose_engine
 from runtime.engine.sources import cache_folder
 from runtime.errors import UserError
-from runtime.live import LiveModels, open_models
+from runtime.importing import importing
 from runtime.profile import PROFILE_SCHEMA, Profile
-from runtime.profiling import EXTRA_LIBRARIES, measure_profile
 from runtime.threads import usable_threads
 from runtime.zoo import Zoo
+
+if TYPE_CHECKING:
+    from runtime.live import LiveModels
 
 
 def device_name() -> str:
@@ -36,6 +36,8 @@ def device_name() -> str:
 
 def profile_path(zoo: Zoo, device: str, threads: int, engine: str = TRANSFORMERS, dtype: str = USUAL_DTYPE) -> Path:
     """Where a measurement is kept: one file for zoo, machine, thread count, engine, dtype, kernels and libraries."""
+    from runtime.profiling import EXTRA_LIBRARIES  # here, because the import takes seconds
+
     facts = {
         "schema": PROFILE_SCHEMA,
         "target": zoo.target.fingerprint,
@@ -49,6 +51,10 @@ def profile_path(zoo: Zoo, device: str, threads: int, engine: str = TRANSFORMERS
         library = kernels()
         facts["kernels"] = None if library is None else Path(library._name).stem
     else:
+        import torch
+
+        from runtime.engine.graphs.choice import wanted
+
         facts["graphs"] = wanted(torch.device(device))
     if dtype != USUAL_DTYPE:
         facts["dtype"] = dtype
@@ -82,6 +88,9 @@ def device_profile(
     """
     threads = threads or usable_threads()
     engine = choose_engine(TargetChoice(target, device, dtype, threads, engine))
+    with importing():
+        from runtime.live import open_models  # here, because the import takes seconds
+        from runtime.profiling import measure_profile
     path = profile_path(zoo, device, threads, engine, dtype)
     if path.exists() and not remeasure:
         try:

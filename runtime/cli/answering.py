@@ -7,15 +7,17 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runtime.cli.printer import Printer
 from runtime.cli.text_options import TextSettings
 from runtime.control.base import Controller
 from runtime.core import Outcome, Phase, Request
 from runtime.decoding.stopping import has_ended, trim
-from runtime.live import LiveModels
 from runtime.session import DecodeSession
+
+if TYPE_CHECKING:
+    from runtime.live import LiveModels
 
 
 class Answer(NamedTuple):

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runtime.bundle import Bundle, library_versions, read_bundle
 from runtime.cli import EXIT_FAILED
@@ -32,8 +32,11 @@ from runtime.cli.text_options import TextSettings, refuse_unless_positive
 from runtime.control.factory import NAMES
 from runtime.core import Request
 from runtime.errors import UserError
-from runtime.live import LiveModels, open_models
+from runtime.importing import importing
 from runtime.threads import usable_threads
+
+if TYPE_CHECKING:
+    from runtime.live import LiveModels
 
 EXAMPLES = (
     "specpilot bench --bundle outputs/latest/bundle",
@@ -84,6 +87,9 @@ def run(options: argparse.Namespace) -> int:
     names = _names(options.controllers)
     for name in names:
         controller_named(name, bundle, costs)  # refuses an unknown one before the target is loaded
+    with importing():
+        from runtime.live import open_models  # here, because the import takes seconds
+
     models = open_models(bundle.zoo, options.target, options.device, options.threads, dtype=dtype, engine=engine)
     requests = _requests(models, prompts, options.max_tokens)
     runs = _measure(Track(models, bundle, costs, options.unguarded), names, requests, options.repeat)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runtime.cli import EXIT_USER_ERROR
 from runtime.cli.answering import answer, as_json, make_request
@@ -27,7 +27,9 @@ from runtime.cli.lines import interactive, piped_lines, typed_lines
 from runtime.cli.printer import Palette, Printer, palette_for, show_source_option
 from runtime.cli.text_options import TextSettings, add_text_options, text_settings
 from runtime.errors import UserError
-from runtime.live import Served
+
+if TYPE_CHECKING:
+    from runtime.live import Served
 
 EXAMPLES = (
     "specpilot chat --bundle outputs/latest/bundle --stats",

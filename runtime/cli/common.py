@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runtime.bundle import Bundle, read_bundle
 from runtime.cli.running import engine_option, running
@@ -17,8 +17,11 @@ from runtime.core import MemoryConfig
 from runtime.engine.dtypes import AUTO_DTYPE, DTYPES
 from runtime.errors import UserError
 from runtime.files import write_json
-from runtime.live import Served, open_models, open_session
+from runtime.importing import importing
 from runtime.profile import CostModel
+
+if TYPE_CHECKING:
+    from runtime.live import Served
 
 EXIT_CODES = {0: "done", 2: "a mistake in the call or its files", 130: "interrupted"}
 """What every command's exit status means, unless it says otherwise."""
@@ -186,6 +189,9 @@ def opener(options: argparse.Namespace, bundle: Bundle) -> Callable[[], Abstract
 
     @contextmanager
     def opened() -> Iterator[Served]:
+        with importing():
+            from runtime.live import Served, open_models, open_session  # here, because the import takes seconds
+
         models = open_models(bundle.zoo, options.target, options.device, options.threads, dtype=dtype, engine=engine)
         with open_session(models, *arguments, kv_folder=options.kv_folder) as session:
             yield Served(models, session, controller)

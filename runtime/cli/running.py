@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from runtime.bundle import Bundle
 from runtime.device import device_profile
-from runtime.engine.dtypes import AUTO_DTYPE, parse_dtype
+from runtime.engine.dtypes import AUTO_DTYPE, refuse_unless_dtype
 from runtime.engine.opening import ENGINES, USUAL_DTYPE, TargetChoice, choose_engine, dtype_as_measured
 from runtime.nearness import refuse_unless_near
 from runtime.profile import CostModel
@@ -47,7 +47,7 @@ def running(options: argparse.Namespace, bundle: Bundle) -> Running:
     dtype = options.dtype
     if dtype == AUTO_DTYPE:
         dtype = known[1] if engine == known[0] else USUAL_DTYPE
-    parse_dtype(dtype)
+    refuse_unless_dtype(dtype)
     if (engine, dtype) != known:
         print(f"costs of engine {engine} in {dtype}: as kept, or measured now (once, some minutes)", file=sys.stderr)
         profile = device_profile(

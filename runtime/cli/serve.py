@@ -18,6 +18,7 @@ from runtime.cli.common import (
     refuse_unless_kv_options,
 )
 from runtime.errors import UserError
+from runtime.importing import importing
 
 if TYPE_CHECKING:
     from runtime.server.config import ServerConfig
@@ -103,15 +104,16 @@ def _add_limit_options(group: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal."""
+    refuse_unless_kv_options(options)
+    bundle = read_bundle(options.bundle)
+    config = server_config(options, options.model_id or bundle.zoo.name)
     try:
-        from runtime.server.listening import serve
+        with importing():
+            from runtime.server.listening import serve  # here, because it is an extra, and the import takes seconds
     except ModuleNotFoundError as missing:
         raise UserError(
             f"serving needs the package '{missing.name}', which is not installed: pip install 'specpilot[serve]'"
         ) from None
-    refuse_unless_kv_options(options)
-    bundle = read_bundle(options.bundle)
-    config = server_config(options, options.model_id or bundle.zoo.name)
     if not config.local and not config.api_keys:
         print(f"warning: anybody who reaches {config.host} may use this server: set {KEY_VARIABLE}", file=sys.stderr)
     info = {"bundle": options.bundle.name, "policy": bundle.policy_sha256}

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
 from runtime.errors import UserError
 
@@ -75,6 +74,8 @@ class OnnxRun:
 
 
 def _open(path: Path) -> Any:
+    import onnxruntime  # here, because who reads about a bundle needs none of it
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3

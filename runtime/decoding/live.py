@@ -186,9 +186,9 @@ class LiveDecoder:
             return rejection.verify(
                 self.target, self._tokens, guesses, proposal.probabilities, request.eos_ids, sampler
             )
-        *before, pending = self._tokens
         penalty = request.sampling.repetition_penalty
-        return greedy.verify(self.target, pending, guesses, request.eos_ids, self._margin, before, penalty)
+        before = self._tokens[:-1] if penalty != 1.0 else ()
+        return greedy.verify(self.target, self._tokens[-1], guesses, request.eos_ids, self._margin, before, penalty)
 
     def _prefill(
         self, prompt: list[int], reuse_tokens: int, stored: Sequence[KVState], sampler: Sampler

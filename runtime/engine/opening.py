@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runtime.engine.base import TargetModel
 from runtime.engine.dtypes import DTYPES, parse_dtype
 from runtime.engine.llamacpp.library import is_installed, library
-from runtime.engine.llamacpp.model import LlamaCppModel
 from runtime.engine.sources import names_gguf, resolve_first, resolve_gguf
-from runtime.engine.transformers_model import TransformersModel
 from runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from runtime.engine.base import TargetModel
 
 AUTO, TRANSFORMERS, LLAMACPP = "auto", "transformers", "llamacpp"
 ENGINES = (AUTO, TRANSFORMERS, LLAMACPP)
@@ -98,6 +99,8 @@ def open_target(choice: TargetChoice, sources: Sequence[str]) -> tuple[Path, Tar
         return _open_llamacpp(choice, sources)
     dtype = parse_dtype(choice.dtype)
     folder = resolve_first(sources)
+    from runtime.engine.transformers_model import TransformersModel  # here, because the import takes seconds
+
     return folder, TransformersModel.load(folder, choice.device, dtype)
 
 
@@ -113,4 +116,6 @@ def _open_llamacpp(choice: TargetChoice, sources: Sequence[str]) -> tuple[Path, 
     source = next((source for source in sources if names_gguf(source)), sources[0])
     path = resolve_gguf(source)
     folder = resolve_first((source,))
+    from runtime.engine.llamacpp.model import LlamaCppModel  # here, because the import takes seconds
+
     return folder, LlamaCppModel.load(path, folder, choice.threads)

@@ -98,7 +98,7 @@ class TensorFile:
             OSError: If the disk does not give it.
         """
         entry = self._entries[name]
-        tensor = new_lasting(entry.shape, entry.dtype)
+        tensor = new_lasting(entry.shape, entry.dtype, whole=True)
         content = tensor.reshape(-1).view(torch.uint8).numpy().data
         self._file.seek(self._start + entry.begin)
         got = self._file.readinto(content)  # type: ignore[attr-defined]  # every open file has it

@@ -28,6 +28,7 @@ from runtime.engine.kv_state import KVState, total_length
 from runtime.engine.native.install import back_to_floats, install, multiplies_integers
 from runtime.engine.native.products import EXACT, INTEGERS, NEAREST, UNCOMPRESSED, Products
 from runtime.engine.packing import pack_linears, weight_bytes
+from runtime.engine.slabs import side_by_side
 from runtime.engine.suitability import ADVICE, context_limit, refuse_unless_croppable, refuse_unless_decoder
 from runtime.engine.widths import change_by_width
 from runtime.errors import UserError
@@ -39,7 +40,7 @@ LOW_PRECISION_TOLERANCE = 0.1
 
 LOGGER = logging.getLogger(__name__)
 
-NO_KERNELS, KERNELS, INTEGER_KERNELS = "no kernels", "kernels", "kernels of integers"
+NO_KERNELS, KERNELS, INTEGER_KERNELS = "no kernels", "kernels 2", "kernels of integers 2"
 
 _UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 _UNUSABLE = (AttributeError, IndexError, NotImplementedError, TypeError, ValueError)
@@ -84,7 +85,8 @@ class TransformersModel:
         self._format = torch.int8 if int8 else model.dtype
         self.fingerprint = fingerprint or target_fingerprint(model)  # of the weights as they came
         products = _products(int8, compress)
-        replaced = install(model, products) if native and (pack or int8) else 0
+        with side_by_side():
+            replaced = install(model, products) if native and (pack or int8) else 0
         self._kernels = NO_KERNELS if not replaced else INTEGER_KERNELS if products is INTEGERS else KERNELS
         if int8:
             quantise_linears(model)
@@ -192,8 +194,9 @@ class TransformersModel:
     def crop(self, length: int) -> None:
         if length < 0:
             raise ValueError(f"expected a length of at least 0, got {length}")
-        self._cache.crop_to(length)
-        self._length = min(self._length, length)
+        if length < self._length:
+            self._cache.crop_to(length)
+            self._length = length
 
     @torch.inference_mode()
     def export_kv(self, start: int, end: int) -> KVState:
@@ -220,7 +223,8 @@ class TransformersModel:
         return rows
 
     def reset(self) -> None:
-        self.crop(0)
+        self._cache.crop_to(0)  # whatever an import left there that failed
+        self._length = 0
 
     def synchronize(self) -> None:
         if self._device.type == "cuda":

@@ -27,7 +27,7 @@ LOW = ("bfloat16", "float16", "int8")
 
 def target(family: str, dtype: str, device: str = "cpu") -> TransformersModel:
     """A fresh target; skips where this build of torch cannot run the dtype."""
-    chosen = DTYPES[dtype]
+    chosen = parse_dtype(dtype)
     network = made(family, compute_dtype(chosen))
     network.to(torch.device(device))  # type: ignore[arg-type]
     try:
@@ -99,10 +99,10 @@ def test_a_folder_in_any_dtype_has_one_fingerprint(dtype: str, tmp_path: Path) -
     network = made("llama")
     expected = target_fingerprint(network)
     network.save_pretrained(tmp_path)
-    model = TransformersModel.load(tmp_path, dtype=DTYPES[dtype])
+    model = TransformersModel.load(tmp_path, dtype=parse_dtype(dtype))
     assert model.fingerprint == expected
-    assert model.dtype == compute_dtype(DTYPES[dtype])
-    assert str(DTYPES[dtype]) in model.kv_name  # KV of 8-bit weights is not that of bf16 weights
+    assert model.dtype == compute_dtype(parse_dtype(dtype))
+    assert str(parse_dtype(dtype)) in model.kv_name  # KV of 8-bit weights is not that of bf16 weights
     assert model.forward([1, 2, 3], "all").dtype == torch.float32
 
 

@@ -17,7 +17,7 @@ from runtime.engine.draft_net import DraftNet, draft_config
 from runtime.engine.dtypes import compute_dtype
 from runtime.engine.kv_cache import GrowingCache
 from runtime.engine.loaded_draft import load_draft
-from runtime.engine.native.blocks import Blocks, Form, blocks_of, exact, nearest, stacked
+from runtime.engine.native.blocks import Form, blocks_of
 from runtime.engine.native.install import install
 from runtime.engine.native.integers import FORMS as FORMS_OF_INTEGERS
 from runtime.engine.native.integers import IntegerLinear, has_integers
@@ -74,46 +74,6 @@ def test_a_row_does_not_depend_on_the_others(kind: type[BlockLinear], form: Form
     for width in (1, 2, 3, 5, 9, 17):
         assert torch.equal(layer(x[:width]), whole[:width])
         assert torch.equal(layer(x[width : width + 1]), whole[width : width + 1])
-
-
-@pytest.mark.parametrize("form", Form)
-def test_a_weight_on_a_grid_is_found(form: Form) -> None:
-    weight = blocks_of(normal(8, 64), form).weight()
-    weight[3, :32] = 0.0
-    found = exact(weight)
-    assert found is not None
-    assert found.form is form
-    assert found.bytes < weight.numel() * 4 * 0.6
-    torch.testing.assert_close(found.weight(), weight, rtol=0, atol=float(weight.abs().max()) * 2**-20)
-
-
-def test_a_weight_on_no_grid_is_left() -> None:
-    weight = normal(8, 64)
-    assert exact(weight) is None
-    almost = blocks_of(weight, Form.FOUR).weight()
-    almost[7, 63] += 1e-3
-    assert exact(almost) is None
-    assert exact(normal(8, 40)) is None  # no whole blocks
-    assert exact(torch.full((8, 64), float("nan"))) is None
-
-
-def test_nearest_keeps_what_fits_and_rounds_the_rest() -> None:
-    four = blocks_of(normal(8, 64), Form.FOUR).weight()
-    kept, rounded = nearest(four), nearest(normal(8, 64))
-    assert kept is not None
-    assert rounded is not None
-    assert (kept.form, rounded.form) == (Form.FOUR, Form.EIGHT)
-    assert float((rounded.weight() - normal(8, 64)).abs().max()) < 4.5 / 127 / 2 * 1.01
-    assert nearest(normal(8, 40)) is None
-
-
-def test_only_like_weights_are_stacked() -> None:
-    parts = [blocks_of(normal(n, 64, seed=n), Form.FOUR) for n in (4, 6)]
-    joined = stacked(parts)
-    assert joined is not None
-    assert torch.equal(joined.weight(), torch.cat([part.weight() for part in parts]))
-    assert stacked([parts[0], blocks_of(normal(4, 64), Form.EIGHT)]) is None
-    assert stacked([parts[0], blocks_of(normal(4, 96), Form.FOUR)]) is None
 
 
 # -- modules -----------------------------------------------------------------------------------------------------------
@@ -388,8 +348,3 @@ def test_draft_nets_use_the_kernels_too() -> None:
         got = torch.cat([net(rows[:, start:end], cache) for start, end in ((0, 4), (4, 5), (5, 9))], dim=1)
     assert "CachedAttention" in kinds(net)
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_blocks_know_their_shape() -> None:
-    blocks: Blocks = blocks_of(normal(5, 96), Form.FOUR)
-    assert (blocks.outputs, blocks.width, blocks.bytes) == (5, 96, 5 * 3 * 20)

@@ -7,8 +7,6 @@ import platform
 import sys
 from typing import Any
 
-import torch
-
 from runtime.device import device_name
 
 
@@ -20,6 +18,8 @@ def machine_facts(device: str, threads: int, dtype: str) -> dict[str, Any]:
         threads: CPU threads.
         dtype: What the target runs in.
     """
+    import torch  # here, because the import takes seconds
+
     on_gpu = torch.device(device).type == "cuda"
     return {
         "processor": device_name(),

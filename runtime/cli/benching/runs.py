@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Never
+from typing import TYPE_CHECKING, Never
 
 from tqdm import tqdm
 
@@ -25,9 +25,11 @@ from runtime.cli.common import controller_named, session_arguments
 from runtime.cli.counts import since, snapshot
 from runtime.control.base import Controller
 from runtime.core import Counters, Request
-from runtime.live import LiveModels, open_session
 from runtime.profile import CostModel
 from runtime.session import DecodeSession
+
+if TYPE_CHECKING:
+    from runtime.live import LiveModels
 
 WARM_UP_TOKENS = 8
 
@@ -83,6 +85,8 @@ class Track:
         Raises:
             UserError: If there is no such controller.
         """
+        from runtime.live import open_session  # here, because the import takes seconds
+
         controller = controller_named(name, self.bundle, self.costs, self.unguarded)
         session = stack.enter_context(open_session(self.models, *session_arguments(self.bundle, self.costs)))
         controller.begin_stream()

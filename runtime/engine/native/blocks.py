@@ -15,7 +15,8 @@ weight to 8 bit.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,19 @@ import torch
 BLOCK = 32
 EXACT = 2.0**-20
 """Part of a block's largest weight by which a weight may differ from its grid: the rounding of d * q + m in fp32."""
+AT_ONCE = 200_000
+"""Weights that are taken to a grid together: what is made of them on the way stays in the processor's cache."""
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """For many small steps: more threads spend longer on waiting for each other than on computing."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Form(enum.IntEnum):
@@ -66,15 +80,7 @@ class Blocks(NamedTuple):
 
     def weight(self) -> torch.Tensor:
         """The weight itself, float32, shape (outputs, width)."""
-        scales = self.scales.float()
-        if self.form is Form.HALVES:
-            blocks = self.codes.view(torch.bfloat16).float()
-        elif self.form is Form.FOUR:
-            codes = torch.cat([self.codes & 15, self.codes >> 4], dim=-1).float()
-            blocks = codes * scales[..., :1] + scales[..., 1:]
-        else:
-            blocks = self.codes.view(torch.int8).float() * scales
-        return blocks.reshape(self.outputs, self.width)
+        return _restored(self, torch.empty(self.outputs, self.width // BLOCK, BLOCK)).reshape(self.outputs, self.width)
 
 
 def exact(weight: torch.Tensor) -> Blocks | None:
@@ -82,9 +88,9 @@ def exact(weight: torch.Tensor) -> Blocks | None:
     if weight.shape[1] % BLOCK or weight.dtype != torch.float32:
         return None
     for form in Form:
-        if _fits(blocks_of(weight[:2], form), weight[:2]):  # two rows tell; most weights lie on no grid
-            blocks = blocks_of(weight, form)
-            if _fits(blocks, weight):
+        if _made(weight[:2], form, fitting=True) is not None:  # two rows tell; most weights lie on no grid
+            blocks = _made(weight, form, fitting=True)
+            if blocks is not None:
                 return blocks
     return None
 
@@ -94,12 +100,14 @@ def nearest(weight: torch.Tensor) -> Blocks | None:
     if weight.shape[1] % BLOCK:
         return None
     found = exact(weight)
-    return found if found is not None and found.form is not Form.HALVES else _eight(weight.float())
+    return found if found is not None and found.form is not Form.HALVES else blocks_of(weight.float(), Form.EIGHT)
 
 
 def blocks_of(weight: torch.Tensor, form: Form) -> Blocks:
     """An fp32 weight (outputs, width) rounded to a form's grid; the width is a multiple of 32."""
-    return {Form.FOUR: _four, Form.EIGHT: _eight, Form.ROWS: _rows, Form.HALVES: _halves}[form](weight)
+    blocks = _made(weight, form)
+    assert blocks is not None, "every weight can be rounded"
+    return blocks
 
 
 def of_rows(values: torch.Tensor, scale: torch.Tensor) -> Blocks:
@@ -107,6 +115,7 @@ def of_rows(values: torch.Tensor, scale: torch.Tensor) -> Blocks:
     return Blocks(Form.ROWS, _split(values).contiguous().view(torch.uint8), scale.float()[:, None, None])
 
 
+@_one_thread()
 def stacked(parts: Sequence[Blocks]) -> Blocks | None:
     """Weights below each other as one; None if they differ in form or width."""
     if len({(part.form, part.width) for part in parts}) != 1:
@@ -115,42 +124,74 @@ def stacked(parts: Sequence[Blocks]) -> Blocks | None:
     return Blocks(parts[0].form, codes, scales)
 
 
-def _fits(blocks: Blocks, weight: torch.Tensor) -> bool:
-    largest = _split(weight).abs().amax(dim=-1, keepdim=True)
-    return bool((_split(blocks.weight() - weight).abs() <= EXACT * largest).all())  # false for what is not finite
+@_one_thread()
+def _made(weight: torch.Tensor, form: Form, fitting: bool = False) -> Blocks | None:
+    """A weight rounded to a form's grid, some rows after the others; ``fitting``: None if that changes it."""
+    whole, rows = _split(weight), max(1, AT_ONCE // max(1, weight.shape[1]))
+    room, parts = torch.empty_like(whole[:rows]), []
+    for start in range(0, len(whole), rows):
+        values = whole[start : start + rows]
+        codes, scales = _ROUND[form](values, room[: len(values)])
+        part = Blocks(form, codes, scales)
+        if fitting and not _fits(part, values, room[: len(values)]):
+            return None
+        parts.append(part)
+    return stacked(parts)
+
+
+def _fits(blocks: Blocks, values: torch.Tensor, room: torch.Tensor) -> bool:
+    """Whether blocks are those values (outputs, width / 32, 32); ``room`` is of their shape."""
+    largest = torch.maximum(values.amax(dim=-1), values.amin(dim=-1).neg_())
+    apart = _restored(blocks, room).sub_(values).abs_().amax(dim=-1)
+    return bool((apart <= EXACT * largest).all())  # false for what is not finite
+
+
+def _restored(blocks: Blocks, room: torch.Tensor) -> torch.Tensor:
+    """The weight, written into ``room``, float32 of shape (outputs, width / 32, 32)."""
+    scales = blocks.scales.float()
+    if blocks.form is Form.HALVES:
+        return room.copy_(blocks.codes.view(torch.bfloat16))
+    if blocks.form is Form.FOUR:
+        room[..., :16].copy_(blocks.codes & 15)
+        room[..., 16:].copy_(blocks.codes >> 4)
+        return room.mul_(scales[..., :1]).add_(scales[..., 1:])
+    return room.copy_(blocks.codes.view(torch.int8)).mul_(scales)
 
 
 def _split(weight: torch.Tensor) -> torch.Tensor:
     return weight.reshape(weight.shape[0], -1, BLOCK)
 
 
-def _four(weight: torch.Tensor) -> Blocks:
+def _four(values: torch.Tensor, room: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The grid from the smallest to the largest value of each block."""
-    values = _split(weight)
     low, high = values.amin(dim=-1, keepdim=True), values.amax(dim=-1, keepdim=True)
     scales = torch.cat([(high - low) / 15, low], dim=-1).half()
     d, m = scales[..., :1].float(), scales[..., 1:].float()
-    codes = ((values - m) / torch.where(d == 0, 1.0, d)).round().clamp(0, 15).to(torch.uint8)
-    return Blocks(Form.FOUR, codes[..., :16] | codes[..., 16:] << 4, scales)
+    torch.sub(values, m, out=room).div_(torch.where(d == 0, 1.0, d)).round_().clamp_(0, 15)
+    codes = room.to(torch.uint8)
+    return torch.add(codes[..., :16], codes[..., 16:], alpha=16), scales
 
 
-def _eight(weight: torch.Tensor) -> Blocks:
+def _eight(values: torch.Tensor, room: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The grid from zero to the largest magnitude of each block."""
-    scales = (_split(weight).abs().amax(dim=-1, keepdim=True) / 127).half()
-    return Blocks(Form.EIGHT, _codes(weight, scales.float()), scales)
+    scales = (torch.abs(values, out=room).amax(dim=-1, keepdim=True) / 127).half()
+    return _signed(values, scales.float(), room), scales
 
 
-def _rows(weight: torch.Tensor) -> Blocks:
+def _rows(values: torch.Tensor, room: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The grid from zero to the largest magnitude of each row."""
-    scales = weight.abs().amax(dim=-1)[:, None, None] / 127
-    return Blocks(Form.ROWS, _codes(weight, scales), scales)
+    scales = torch.abs(values, out=room).amax(dim=(1, 2), keepdim=True) / 127
+    return _signed(values, scales, room), scales
 
 
-def _halves(weight: torch.Tensor) -> Blocks:
-    codes = _split(weight).to(torch.bfloat16).contiguous().view(torch.uint8)
-    return Blocks(Form.HALVES, codes, weight.new_empty(weight.shape[0], 0, 0))
+def _halves(values: torch.Tensor, room: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return values.to(torch.bfloat16).contiguous().view(torch.uint8), values.new_empty(len(values), 0, 0)
 
 
-def _codes(weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    codes = (_split(weight) / torch.where(scales == 0, 1.0, scales)).round().clamp(-127, 127)
+def _signed(values: torch.Tensor, scales: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
+    codes = torch.div(values, torch.where(scales == 0, 1.0, scales), out=room).round_().clamp_(-127, 127)
     return codes.to(torch.int8).view(torch.uint8)
+
+
+_ROUND = {Form.FOUR: _four, Form.EIGHT: _eight, Form.ROWS: _rows, Form.HALVES: _halves}
+"""Codes and scales, as in ``Blocks``, of values (outputs, width / 32, 32), with room of that shape."""

@@ -37,6 +37,9 @@ INLINE floats halves(const half *from) {
 #endif
 }
 
+/* Vectors of a block. */
+INLINE int vectors_of(const int kind) { return kind == FOUR ? 4 : kind == HALVES ? 16 : 8; }
+
 /* Weight i of the bytes of each output, without its scale. */
 INLINE floats weight(const int kind, ints packed, const int i) {
     if (kind == HALVES) return (floats)(i ? packed & (int32_t)0xffff0000 : packed << 16);
@@ -53,7 +56,7 @@ INLINE floats weight(const int kind, ints packed, const int i) {
 INLINE void tile(const int kind, const int rows, const float *x, const float *sums, long width, const uint8_t *codes,
                  const void *scales, float *y, long outputs, long count) {
     const long blocks = width / BLOCK;
-    const int vectors = kind == FOUR ? 4 : kind == HALVES ? 16 : 8, each = BLOCK / vectors;
+    const int vectors = vectors_of(kind), each = BLOCK / vectors;
     floats total[TILE];
     UNROLL for (int r = 0; r < rows; r++) total[r] = (floats){0};
     for (long b = 0; b < blocks; b++) {
@@ -111,16 +114,32 @@ INLINE void panel(const int kind, const float *x, const float *sums, long rows, 
     }
 }
 
-INLINE void product(const int kind, const float *x, const float *sums, long rows, long width, const uint8_t *codes,
-                    const void *scales, float *y, long outputs, int threads) {
-    const long blocks = width / BLOCK, panels = (outputs + LANES - 1) / LANES;
-    const long step = blocks * VECTOR * (kind == FOUR ? 4 : kind == HALVES ? 16 : 8);
-    const long scale_bytes = LANES * (kind == FOUR ? 4 * blocks : kind == EIGHT ? 2 * blocks : kind == ROWS ? 4 : 0);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long p = 0; p < panels; p++) {
-        const long left = outputs - p * LANES, count = left < LANES ? left : LANES;
-        panel(kind, x, sums, rows, width, codes + p * step, (const char *)scales + p * scale_bytes, y + p * LANES,
-              outputs, count);
+/* What a panel needs beside its place. */
+typedef struct {
+    int kind;
+    const float *x, *sums;
+    long rows, width;
+    const uint8_t *codes;
+    const void *scales;
+    float *y;
+    long outputs;
+} Product;
+
+/* Panel p. The kind becomes a constant here, inside the parallel section: what such a section takes from outside is read at
+ * run time, and the loops would not be unrolled.
+ */
+static void panel_of(const Product *of, long p) {
+    const long left = of->outputs - p * LANES, count = left < LANES ? left : LANES, blocks = of->width / BLOCK;
+    const uint8_t *codes = of->codes + p * blocks * VECTOR * vectors_of(of->kind);
+    const char *scales = of->scales;
+    float *y = of->y + p * LANES;
+#define PANEL(kind, bytes) \
+    panel(kind, of->x, of->sums, of->rows, of->width, codes, scales + p * LANES * (bytes), y, of->outputs, count); break;
+    switch (of->kind) {
+        case FOUR: PANEL(FOUR, 4 * blocks)
+        case EIGHT: PANEL(EIGHT, 2 * blocks)
+        case ROWS: PANEL(ROWS, 4)
+        case HALVES: PANEL(HALVES, 0)
     }
 }
 
@@ -129,6 +148,7 @@ INLINE void product(const int kind, const float *x, const float *sums, long rows
  */
 int multiply(int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales, float *y,
               long outputs, int threads) {
+    if (kind != HALVES && has_integers()) return multiply_digits(kind, x, rows, width, codes, scales, y, outputs, threads);
     const long blocks = width / BLOCK;
     float *sums = malloc((CHUNK_ROWS < rows ? CHUNK_ROWS : rows) * blocks * sizeof(float) + 1);
     if (!sums) return 1;
@@ -140,12 +160,9 @@ int multiply(int kind, const float *x, long rows, long width, const uint8_t *cod
                 for (int i = 0; i < BLOCK; i++) sum += x[b * BLOCK + i];
                 sums[b] = sum;
             }
-        switch (kind) {
-            case FOUR: product(FOUR, x, sums, size, width, codes, scales, y, outputs, threads); break;
-            case EIGHT: product(EIGHT, x, sums, size, width, codes, scales, y, outputs, threads); break;
-            case ROWS: product(ROWS, x, sums, size, width, codes, scales, y, outputs, threads); break;
-            case HALVES: product(HALVES, x, sums, size, width, codes, scales, y, outputs, threads); break;
-        }
+        const Product of = {kind, x, sums, size, width, codes, scales, y, outputs};
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (long p = 0; p < (outputs + LANES - 1) / LANES; p++) panel_of(&of, p);
     }
     free(sums);
     return 0;

@@ -4,7 +4,7 @@
    input. What is not of that form, or answers otherwise (a norm of a query, another way to turn), stays; so does
    attention whose scores or states are bounded (``BOUNDS``), or of which a part of each head may be turned.
 2. Every linear layer whose weight lies on a grid of 4 or 8 bit is compressed, which loses nothing.
-3. A layer that consists of such parts becomes one call.
+3. A layer that consists of such parts becomes one call, and so do all layers if they are called one behind the other.
 
 Nothing is replaced on another device or in another dtype than fp32, or where there is no compiler.
 """
@@ -20,6 +20,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from runtime.engine.native.blocks import Blocks, Form, blocks_of, stacked
+from runtime.engine.native.chain import chain_layers
 from runtime.engine.native.integers import FORMS, IntegerLinear, has_integers, rounded
 from runtime.engine.native.layer import FusedLayer, fuse_layers
 from runtime.engine.native.library import kernels
@@ -70,6 +71,7 @@ def install(model: nn.Module, products: Products = EXACT) -> int:
                 setattr(parent, name, made)
                 replaced += 1
     replaced += compress_linears(model, products) + fuse_layers(model)
+    chain_layers(model)
     for part in model.modules():
         if isinstance(part, BlockLinear):
             part.laid_out()  # by whoever loads, not by whoever decodes first
@@ -143,9 +145,12 @@ def _mlp(module: nn.Module, products: Products) -> GatedMLP | None:
     if gate != up or gate % LANES or not hasattr(module, "down_proj"):
         return None
     rows = random(1, WIDTH, gate_up[0].in_features)
+    both = torch.cat([rows, LOUD * rows], dim=1)
     made = GatedMLP(module, shared, products.most_rows)
-    tried = (rows, LOUD * rows)
-    return made if all(agree(answer_of(made, each), answer_of(module, each)) for each in tried) else None
+    got, expected = answer_of(made, both), answer_of(module, both)
+    if got is None or expected is None or got.shape != expected.shape:
+        return None
+    return made if all(map(agree, got.chunk(2, dim=1), expected.chunk(2, dim=1))) else None
 
 
 def _attention(module: nn.Module, products: Products) -> CachedAttention | None:

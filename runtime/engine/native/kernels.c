@@ -5,13 +5,19 @@
 
 #include <string.h>
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 typedef float floats __attribute__((vector_size(64)));
 typedef float floats8 __attribute__((vector_size(32)));
 typedef float floats4 __attribute__((vector_size(16)));
 typedef int32_t ints __attribute__((vector_size(64)));
 
-enum { CHUNK = 64 }; /* keys and values that a query looks at in one go */
-enum { WIDE = 16 };  /* rows beyond which all threads norm and gate */
+enum { CHUNK = 64 };         /* keys and values that a query looks at in one go */
+enum { QUERIES = 16 };       /* queries that look at a chunk one after the other */
+enum { LARGEST_HEAD = 512 }; /* numbers of a head, as in modules.py */
+enum { WIDE = 16 };          /* rows beyond which all threads norm and gate */
 
 INLINE floats load(const float *from) {
     floats value;
@@ -87,54 +93,117 @@ INLINE void turn(const float *from, const float *cosine, const float *sine, floa
     }
 }
 
-/* What one query sees of `length` keys and values, by a running softmax over chunks; size is a multiple of 16. */
-INLINE void look(const float *query, const float *keys, const float *values, float *seen, long length, const long size,
-                 float scale) {
-    float most = -1e30f;
-    floats whole = {0};
-    for (long i = 0; i < size; i += LANES) store(seen + i, (floats){0});
-    for (long from = 0; from < length; from += CHUNK) {
-        const long count = length - from < CHUNK ? length - from : CHUNK;
-        const float *key = keys + from * size, *value = values + from * size;
-        float scores[CHUNK];
-        float best = most;
-        for (long j = 0; j < count; j++, key += size) {
-            floats dot = {0};
-            for (long i = 0; i < size; i += LANES) dot += load(query + i) * load(key + i);
-            scores[j] = sum(dot) * scale;
-            best = scores[j] > best ? scores[j] : best;
-        }
-        for (long j = count; j < CHUNK; j++) scores[j] = -1e30f;
-        const float shrink = exponential((floats){0} + (most - best))[0];
-        most = best;
-        whole *= shrink;
-        for (long j = 0; j < CHUNK; j += LANES) {
-            const floats weight = exponential(load(scores + j) - best);
-            store(scores + j, weight);
-            whole += weight;
-        }
-        for (long i = 0; i < size; i += 4 * LANES) { /* four sums at once: one would wait for itself */
-            floats total[4] = {{0}};
-            const long lanes = size - i < 4 * LANES ? (size - i) / LANES : 4;
-            for (long j = 0; j < count; j++)
-                for (long l = 0; l < lanes; l++) total[l] += scores[j] * load(value + j * size + i + l * LANES);
-            for (long l = 0; l < lanes; l++)
-                store(seen + i + l * LANES, load(seen + i + l * LANES) * shrink + total[l]);
-        }
+/* Where a query stands that has looked at some chunks: the running softmax. */
+typedef struct {
+    const float *query;
+    float *seen; /* sum of the values so far, each by its weight */
+    long length; /* keys it sees */
+    float most;  /* largest score so far */
+    floats whole;
+} Look;
+
+/* The sums of 16 vectors, side by side. */
+INLINE floats sums(const floats *of) {
+    floats result;
+#ifdef __AVX512F__ /* pairs at a time: a third of the instructions of one sum after the other */
+    __m512 v[LANES];
+    for (int k = 0; k < LANES; k++) v[k] = (__m512)of[k];
+    UNROLL for (int k = 0; k < 8; k++)
+        v[k] = _mm512_add_ps(_mm512_unpacklo_ps(v[2 * k], v[2 * k + 1]), _mm512_unpackhi_ps(v[2 * k], v[2 * k + 1]));
+    UNROLL for (int k = 0; k < 4; k++) {
+        const __m512d a = (__m512d)v[2 * k], b = (__m512d)v[2 * k + 1];
+        v[k] = _mm512_add_ps((__m512)_mm512_unpacklo_pd(a, b), (__m512)_mm512_unpackhi_pd(a, b));
     }
-    const float share = 1.0f / sum(whole);
-    for (long i = 0; i < size; i += LANES) store(seen + i, load(seen + i) * share);
+    UNROLL for (int n = 2; n; n /= 2) /* quarters of a vector, of four vectors and then of two */
+        UNROLL for (int k = 0; k < n; k++)
+            v[k] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * k], v[2 * k + 1], 0x88),
+                                 _mm512_shuffle_f32x4(v[2 * k], v[2 * k + 1], 0xdd));
+    result = (floats)v[0];
+#else
+    for (int k = 0; k < LANES; k++) result[k] = sum(of[k]);
+#endif
+    return result;
 }
 
-/* `look` with the size as a constant, for the usual ones. */
-INLINE void look_sized(const float *query, const float *keys, const float *values, float *seen, long length, long size,
-                       float scale) {
+/* One query at `count` keys and values, at most CHUNK; size is a multiple of 16. */
+INLINE void look(Look *at, const float *keys, const float *values, long count, const long size, float scale) {
+    floats scores[CHUNK / LANES], tops = (floats){0} + at->most;
+    const ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const floats nothing = (floats){0} - 1e30f;
+    floats query[LARGEST_HEAD / LANES];
+    UNROLL for (long i = 0; i < size / LANES; i++) query[i] = load(at->query + i * LANES);
+    for (long j = 0; j < CHUNK; j += LANES) {
+        floats dots[LANES];
+        UNROLL for (int k = 0; k < LANES; k++) {
+            dots[k] = (floats){0};
+            if (j + k < count)
+                UNROLL for (long i = 0; i < size / LANES; i++)
+                    dots[k] += query[i] * load(keys + (j + k) * size + i * LANES);
+        }
+        const ints there = lane < (int32_t)(count - j);
+        const floats score = (floats)(((ints)(sums(dots) * scale) & there) | ((ints)nothing & ~there));
+        const ints more = score > tops;
+        tops = (floats)(((ints)score & more) | ((ints)tops & ~more));
+        scores[j / LANES] = score;
+    }
+    float best = at->most;
+    for (int l = 0; l < LANES; l++) best = tops[l] > best ? tops[l] : best;
+    const float shrink = exponential((floats){0} + (at->most - best))[0];
+    at->most = best;
+    at->whole *= shrink;
+    float weights[CHUNK];
+    for (long j = 0; j < CHUNK; j += LANES) {
+        const floats weight = exponential(scores[j / LANES] - best);
+        store(weights + j, weight);
+        at->whole += weight;
+    }
+    for (long i = 0; i < size; i += 4 * LANES) { /* eight sums at once: one would wait for itself */
+        floats even[4] = {{0}}, odd[4] = {{0}};
+        const long lanes = size - i < 4 * LANES ? (size - i) / LANES : 4;
+        const float *value = values + i;
+        for (long j = 0; j + 1 < count; j += 2, value += 2 * size)
+            for (long l = 0; l < lanes; l++) {
+                even[l] += weights[j] * load(value + l * LANES);
+                odd[l] += weights[j + 1] * load(value + size + l * LANES);
+            }
+        if (count % 2)
+            for (long l = 0; l < lanes; l++) even[l] += weights[count - 1] * load(value + l * LANES);
+        for (long l = 0; l < lanes; l++) {
+            float *seen = at->seen + i + l * LANES;
+            store(seen, load(seen) * shrink + (even[l] + odd[l]));
+        }
+    }
+}
+
+/* Some queries at all keys that they see, chunk by chunk: a chunk stays in the nearest cache for all of them. */
+INLINE void look_all(Look *looks, long queries, const float *keys, const float *values, const long size, float scale) {
+    long longest = 0;
+    for (long q = 0; q < queries; q++) {
+        longest = looks[q].length > longest ? looks[q].length : longest;
+        looks[q].most = -1e30f;
+        looks[q].whole = (floats){0};
+        for (long i = 0; i < size; i += LANES) store(looks[q].seen + i, (floats){0});
+    }
+    for (long from = 0; from < longest; from += CHUNK)
+        for (long q = 0; q < queries; q++) {
+            const long left = looks[q].length - from;
+            const long count = left < CHUNK ? left : CHUNK;
+            if (left > 0) look(&looks[q], keys + from * size, values + from * size, count, size, scale);
+        }
+    for (long q = 0; q < queries; q++) {
+        const float share = 1.0f / sum(looks[q].whole);
+        for (long i = 0; i < size; i += LANES) store(looks[q].seen + i, load(looks[q].seen + i) * share);
+    }
+}
+
+/* With the size as a constant, for the usual ones. */
+static void look_sized(Look *looks, long queries, const float *keys, const float *values, long size, float scale) {
     if (size == 64)
-        look(query, keys, values, seen, length, 64, scale);
+        look_all(looks, queries, keys, values, 64, scale);
     else if (size == 128)
-        look(query, keys, values, seen, length, 128, scale);
+        look_all(looks, queries, keys, values, 128, scale);
     else
-        look(query, keys, values, seen, length, size, scale);
+        look_all(looks, queries, keys, values, size, scale);
 }
 
 /* Causal attention of `rows` new tokens behind `length` cached ones.
@@ -156,12 +225,24 @@ void attend(const float *qkv, const float *cosine, const float *sine, float *key
             memcpy(values + at, own + (heads + groups + g) * size, size * sizeof(float));
         }
     }
+    const long all = groups * rows * each; /* queries of a group are neighbours: they see the same keys */
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (long p = 0; p < rows * heads; p++) {
-        const long r = p / heads, h = p % heads, at = h / each * capacity * size;
-        float query[512];
-        turn(qkv + r * stride + h * size, cosine + r * size, sine + r * size, query, size);
-        look_sized(query, keys + at, values + at, seen + p * size, length + r + 1, size, scale);
+    for (long part = 0; part < threads; part++) {
+        float queries[QUERIES * LARGEST_HEAD];
+        Look looks[QUERIES];
+        const long end = (part + 1) * all / threads;
+        for (long p = part * all / threads, count; p < end; p += count) {
+            const long g = p / (rows * each), last = (g + 1) * rows * each < end ? (g + 1) * rows * each : end;
+            count = last - p < QUERIES ? last - p : QUERIES;
+            for (long q = 0; q < count; q++) {
+                const long r = (p + q) / each % rows, h = g * each + (p + q) % each;
+                turn(qkv + r * stride + h * size, cosine + r * size, sine + r * size, queries + q * size, size);
+                looks[q].query = queries + q * size;
+                looks[q].seen = seen + (r * heads + h) * size;
+                looks[q].length = length + r + 1;
+            }
+            look_sized(looks, count, keys + g * capacity * size, values + g * capacity * size, size, scale);
+        }
     }
 }
 

@@ -15,6 +15,9 @@ int multiply(int kind, const float *x, long rows, long width, const uint8_t *cod
              long outputs, int threads);
 int multiply_integers(int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales, float *y,
                       long outputs, int threads);
+int multiply_digits(int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales, float *y,
+                    long outputs, int threads);
+int has_integers(void);
 void normalise(const float *x, const float *weight, float *y, long rows, long width, float eps, int threads);
 void gate(const float *x, float *y, long rows, long width, int threads);
 void attend(const float *qkv, const float *cosine, const float *sine, float *keys, float *values, float *seen, long rows,

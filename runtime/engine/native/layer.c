@@ -55,3 +55,14 @@ int decode_layer(const Layer *layer, const float *states, float *result, const f
     free(normed);
     return failed;
 }
+
+/* The same for `count` layers one behind the other, each with keys, values and capacity of its own. */
+int decode_layers(const Layer *const *layers, long count, const float *states, float *result, const float *cosine,
+                  const float *sine, float *const *keys, float *const *values, long rows, long length,
+                  const long *capacities, int threads) {
+    for (long i = 0; i < count; i++) /* a layer has read its states when it writes its result */
+        if (decode_layer(layers[i], i ? result : states, result, cosine, sine, keys[i], values[i], rows, length,
+                         capacities[i], threads))
+            return 1;
+    return 0;
+}

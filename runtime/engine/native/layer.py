@@ -7,12 +7,12 @@ forward.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from runtime.engine.kv_cache import cache_among
+from runtime.engine.kv_cache import GrowingCache, cache_among
 from runtime.engine.native import team
 from runtime.engine.native.integers import IntegerLinear
 from runtime.engine.native.library import kernels
@@ -52,6 +52,18 @@ class _Layer(ctypes.Structure):
     )
 
 
+class Follow(Protocol):
+    """Layers of which the first computes for all, see ``chain.py``."""
+
+    def has_answered(self, states: torch.Tensor, layer: FusedLayer) -> bool:
+        """Whether the states are what was computed for all."""
+
+    def answer(
+        self, layer: FusedLayer, states: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor], cache: GrowingCache
+    ) -> torch.Tensor | None:
+        """What the layers make of states; None if ``layer`` computes for itself."""
+
+
 class FusedLayer(nn.Module):
     """A layer of which narrow forwards behind a cache are one call; others are left to the layer itself.
 
@@ -70,7 +82,9 @@ class FusedLayer(nn.Module):
         super().__init__()
         self.inner, self._answers_tuple = inner, answers_tuple
         attention: CachedAttention = inner.self_attn  # type: ignore[assignment]
-        self._index, self._decode = attention.layer, kernels().decode_layer
+        self.index, self._decode = attention.layer, kernels().decode_layer
+        self.width: int = attention.product.linear.in_features  # type: ignore[assignment]
+        self.chain: Follow | None = None
         self.describe()
 
     def forward(self, hidden_states: torch.Tensor, *others: Any, **arguments: Any) -> Any:
@@ -79,17 +93,23 @@ class FusedLayer(nn.Module):
         Raises:
             MemoryError: If there is no memory for what lies between its parts.
         """
+        if self.chain is not None and self.chain.has_answered(hidden_states, self):
+            return (hidden_states,) if self._answers_tuple else hidden_states
         cache = cache_among(arguments)
-        layer = cache.held(self._index) if cache is not None and not others else None
+        layer = cache.held(self.index) if cache is not None and not others else None
         batch, rows, _ = hidden_states.shape
         turn = arguments.get("position_embeddings")
-        if layer is None or turn is None or batch != 1 or rows > FEW_ROWS:
+        if cache is None or layer is None or turn is None or batch != 1 or rows > FEW_ROWS:
             return self.inner(hidden_states, *others, **arguments)
         states, cosine, sine = hidden_states.contiguous(), turn[0].contiguous(), turn[1].contiguous()
+        if self.chain is not None:
+            answer = self.chain.answer(self, states, (cosine, sine), cache)
+            if answer is not None:
+                return (answer,) if self._answers_tuple else answer
         keys, values, length = layer.extend(rows)
         result = torch.empty_like(states)
         failed = self._decode(
-            self._address, states.data_ptr(), result.data_ptr(), cosine.data_ptr(), sine.data_ptr(), keys.data_ptr(),
+            self.address, states.data_ptr(), result.data_ptr(), cosine.data_ptr(), sine.data_ptr(), keys.data_ptr(),
             values.data_ptr(), rows, length, keys.shape[-2], team.size(),
         )  # fmt: skip
         if failed:
@@ -103,7 +123,7 @@ class FusedLayer(nn.Module):
             TypeError: As at first.
         """
         self._made = _described(self.inner)
-        self._address = ctypes.addressof(self._made)
+        self.address = ctypes.addressof(self._made)
 
 
 def fuse_layers(model: nn.Module) -> int:

@@ -50,9 +50,10 @@ _ARGUMENTS = {
     "share": (_POINTER, _LONG, _LONG, _POINTER, _POINTER),
     "attend": (*[_POINTER] * 6, *[_LONG] * 6, ctypes.c_float, _INT),
     "decode_layer": (*[_POINTER] * 7, *[_LONG] * 3, _INT),
+    "decode_layers": (_POINTER, _LONG, *[_POINTER] * 6, _LONG, _LONG, _POINTER, _INT),
     "has_integers": (),
 }
-_RESULTS = dict.fromkeys(("multiply", "multiply_integers", "decode_layer", "has_integers"), _INT)
+_RESULTS = dict.fromkeys(("multiply", "multiply_integers", "decode_layer", "decode_layers", "has_integers"), _INT)
 """Of functions that return something."""
 
 

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import torch
 
-from runtime.engine.malloc import lasting, new_lasting
+from runtime.engine.malloc import lasting
 from runtime.engine.native.blocks import BLOCK, Blocks, Form
+from runtime.engine.slabs import new_weights
 
 LANES = 16
 """Floats of the kernels' vectors: outputs side by side. Widths of heads, norms and gates are multiples of it."""
@@ -40,7 +41,7 @@ def panels_of(blocks: Blocks) -> Panels:
     groups, outputs = blocks.width // BLOCK, -(-blocks.outputs // LANES) * LANES
     fours = _filled(blocks.codes.contiguous().view(torch.int32), outputs)  # four bytes a number
     fours = fours.reshape(-1, LANES, groups, fours.shape[-1]).permute(0, 2, 3, 1)
-    codes = new_lasting(fours.shape, torch.int32).copy_(fours).view(torch.uint8)
+    codes = new_weights(fours.shape, torch.int32).copy_(fours).view(torch.uint8)
     if blocks.form in SIGNED:
         codes ^= SIGN
     if blocks.form is Form.HALVES:
