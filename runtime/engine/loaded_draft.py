@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from runtime.engine.native.install import compress_linears, install, usable
 from runtime.engine.native.linear import BlockLinear
 from runtime.engine.native.modules import NarrowMask
 from runtime.engine.native.products import EXACT, Products
+from runtime.engine.native.trial import verdicts_of
 from runtime.engine.packing import pack_linears, weight_bytes
 from runtime.engine.upload import Upload
 from runtime.errors import UserError
@@ -80,7 +82,7 @@ def load_draft(
             if not (compressed and _compressed(net, parameter, file)):
                 _place(net, parameter, upload.send(file.tensor(parameter), dtype))
         if compressed:
-            install(net, products)
+            install(net, products, verdicts_of(json.dumps([file.header.config, products is EXACT], sort_keys=True)))
             net.narrow = NarrowMask(net.body)
         net.to(device=device, dtype=dtype)
         upload.deliver(net)

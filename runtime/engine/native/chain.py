@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -18,7 +19,7 @@ from runtime.engine.kv_cache import GrowingCache, cache_argument
 from runtime.engine.native import team
 from runtime.engine.native.layer import FusedLayer
 from runtime.engine.native.library import kernels
-from runtime.engine.native.trial import OTHERWISE, PREFIX, WIDTH, random
+from runtime.engine.native.trial import OTHERWISE, PREFIX, WIDTH, Passes, Verdicts, random
 
 LOGGER = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ class Chain:
     """
 
     def __init__(self, layers: Sequence[FusedLayer]) -> None:
-        self._layers, self._decode = tuple(layers), kernels().decode_layers
+        self._layers = [weakref.ref(layer) for layer in layers]  # they hold the chain: a model goes when it is let go
+        self._decode = kernels().decode_layers
         self._answer: torch.Tensor | None = None
         for layer in layers:
             layer.chain = self
@@ -40,7 +42,7 @@ class Chain:
         """Whether these states are the whole chain's, handed on to one of its layers."""
         if self._answer is not states:
             return False
-        if layer is self._layers[-1]:
+        if layer is self._layers[-1]():
             self._answer = None
         return True
 
@@ -53,17 +55,18 @@ class Chain:
             MemoryError: If there is no memory for what lies between their parts.
         """
         self._answer = None
-        if layer is not self._layers[0]:
+        if layer is not self._layers[0]():
             return None
-        held, rows = [cache.held(each.index) for each in self._layers], states.shape[1]
+        layers = [each for each in (known() for known in self._layers) if each is not None]
+        held, rows = [cache.held(each.index) for each in layers], states.shape[1]
         there = [each for each in held if each is not None]
-        if len(there) < len(held) or len({each.get_seq_length() for each in there}) > 1:
+        if len(there) < len(self._layers) or len({each.get_seq_length() for each in there}) > 1:
             return None
         rooms, count = [each.extend(rows) for each in there], len(there)
         pointers, longs = ctypes.c_void_p * count, ctypes.c_long * count
         result = torch.empty_like(states)
         failed = self._decode(
-            pointers(*[each.address for each in self._layers]), count, states.data_ptr(), result.data_ptr(),
+            pointers(*[each.address for each in layers]), count, states.data_ptr(), result.data_ptr(),
             turn[0].data_ptr(), turn[1].data_ptr(), pointers(*[keys.data_ptr() for keys, _, _ in rooms]),
             pointers(*[values.data_ptr() for _, values, _ in rooms]), rows, rooms[0][2],
             longs(*[keys.shape[-2] for keys, _, _ in rooms]), team.size(),
@@ -74,25 +77,32 @@ class Chain:
         return result
 
 
-def chain_layers(model: nn.Module) -> int:
+def chain_layers(model: nn.Module, verdicts: Verdicts) -> int:
     """Make chains of the layers in ``model`` that are one call each; returns how many chains."""
-    return sum(_chained(owner, child) for owner in list(model.modules()) for child in owner.children())
+    parts = [(path, owner, child) for path, owner in model.named_modules() for child in owner.children()]
+    return sum(_chained(owner, child, verdicts.of(path)) for path, owner, child in parts)
 
 
-def _chained(owner: nn.Module, child: nn.Module) -> bool:
+def _chained(owner: nn.Module, child: nn.Module, passes: Passes) -> bool:
     layers = [layer for layer in child.children() if isinstance(layer, FusedLayer)]
     if not isinstance(child, nn.ModuleList) or len(layers) != len(child) or len(layers) < 2:
         return False
-    _alone(layers)
+
+    def alike() -> bool:
+        chained = _tried(owner, layers)
+        _alone(layers)
+        return all(map(torch.equal, chained, _tried(owner, layers)))
+
+    Chain(layers)
     try:
-        expected = _tried(owner, layers)
-        Chain(layers)
-        if all(map(torch.equal, _tried(owner, layers), expected)):
-            return True
+        right = passes("chain", alike)
     except OTHERWISE:
         LOGGER.debug("layers of %s cannot be tried as one call", type(owner).__name__, exc_info=True)
+        right = False
     _alone(layers)
-    return False
+    if right:
+        Chain(layers)
+    return right
 
 
 def _alone(layers: Sequence[FusedLayer]) -> None:

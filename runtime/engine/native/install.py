@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ from runtime.engine.native.modules import FEW_ROWS, LARGEST_HEAD, CachedAttentio
 from runtime.engine.native.panels import LANES
 from runtime.engine.native.products import EXACT, Products
 from runtime.engine.native.shared import Part, SharedProduct
-from runtime.engine.native.trial import OTHERWISE, WIDTH, Trial, agree, answer_of, random
+from runtime.engine.native.trial import OTHERWISE, WIDTH, Passes, Trial, Verdicts, agree, answer_of, random
 
 LOGGER = logging.getLogger(__name__)
 
@@ -51,27 +51,33 @@ def usable() -> bool:
 
 
 @torch.inference_mode()
-def install(model: nn.Module, products: Products = EXACT) -> int:
+def install(model: nn.Module, products: Products = EXACT, verdicts: Verdicts | None = None) -> int:
     """Replace what can be replaced in ``model``, in place.
 
     Args:
         model: On CPU in fp32; weights that are replaced are freed.
         products: How they are computed.
+        verdicts: Of models that differ from this one in nothing but their weights; None = everything is tried.
 
     Returns:
         Modules replaced; 0 where kernels are not ``usable``.
     """
     if not usable() or not _suits(model):
         return 0
-    replaced = 0
-    for parent in list(model.modules()):
+    replaced, verdicts = 0, verdicts or Verdicts()
+    for path, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
-            made = _norm(child, products.most_rows) or _attention(child, products) or _mlp(child, products)
+            tried = verdicts.of(f"{path}.{name}")
+            made = (
+                _norm(child, products.most_rows, tried)
+                or _attention(child, products, tried)
+                or _mlp(child, products, tried)
+            )
             if made is not None:
                 setattr(parent, name, made)
                 replaced += 1
-    replaced += compress_linears(model, products) + fuse_layers(model)
-    chain_layers(model)
+    replaced += compress_linears(model, products) + fuse_layers(model, verdicts)
+    chain_layers(model, verdicts)
     for part in model.modules():
         if isinstance(part, BlockLinear):
             part.laid_out()  # by whoever loads, not by whoever decodes first
@@ -119,7 +125,7 @@ def _suits(model: nn.Module) -> bool:
     return all(p.dtype == torch.float32 and p.device.type == "cpu" for p in model.parameters())
 
 
-def _norm(module: nn.Module, most_rows: int) -> Norm | None:
+def _norm(module: nn.Module, most_rows: int, passes: Passes) -> Norm | None:
     names = [name for name, _ in module.named_parameters()]
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if names != ["weight"] or not isinstance(eps, float) or isinstance(module, Norm | nn.LayerNorm):
@@ -127,53 +133,65 @@ def _norm(module: nn.Module, most_rows: int) -> Norm | None:
     weight: torch.Tensor = module.weight.detach()  # type: ignore[operator]
     if weight.dim() != 1 or weight.shape[0] % LANES:
         return None
-    rows = random(1, WIDTH, weight.shape[0])
-    expected = answer_of(module, rows)
     for scale in (weight, weight + 1.0):  # Gemma's weights are offsets from 1
         made = Norm(module, scale, eps, most_rows)
-        if agree(answer_of(made, rows), expected):
+        if passes(f"norm, {'as it is' if scale is weight else 'offset'}", partial(_answers_alike, made, module)):
             return made
     return None
 
 
-def _mlp(module: nn.Module, products: Products) -> GatedMLP | None:
+def _answers_alike(made: Norm, module: nn.Module) -> bool:
+    rows = random(1, WIDTH, made.weight.shape[0])
+    return agree(answer_of(made, rows), answer_of(module, rows))
+
+
+def _mlp(module: nn.Module, products: Products, passes: Passes) -> GatedMLP | None:
     gate_up = _linears(module, GATE_UP)
     if gate_up is None:
         return None
-    shared = share(module, GATE_UP, gate_up, products)
+    width, shared = gate_up[0].in_features, share(module, GATE_UP, gate_up, products)
+    gate_up.clear()  # their weights are in the shared one now
     gate, up = shared.sizes
     if gate != up or gate % LANES or not hasattr(module, "down_proj"):
         return None
-    rows = random(1, WIDTH, gate_up[0].in_features)
-    both = torch.cat([rows, LOUD * rows], dim=1)
     made = GatedMLP(module, shared, products.most_rows)
-    got, expected = answer_of(made, both), answer_of(module, both)
-    if got is None or expected is None or got.shape != expected.shape:
-        return None
-    return made if all(map(agree, got.chunk(2, dim=1), expected.chunk(2, dim=1))) else None
+
+    def alike() -> bool:
+        rows = random(1, WIDTH, width)
+        both = torch.cat([rows, LOUD * rows], dim=1)
+        got, expected = answer_of(made, both), answer_of(module, both)
+        if got is None or expected is None or got.shape != expected.shape:
+            return False
+        return all(map(agree, got.chunk(2, dim=1), expected.chunk(2, dim=1)))
+
+    return made if passes("gated MLP", alike) else None
 
 
-def _attention(module: nn.Module, products: Products) -> CachedAttention | None:
+def _attention(module: nn.Module, products: Products, passes: Passes) -> CachedAttention | None:
     qkv = _linears(module, QKV)
     if qkv is None:
         return None
-    shared = share(module, QKV, qkv, products)
+    width, shared = qkv[0].in_features, share(module, QKV, qkv, products)
+    qkv.clear()
     size = getattr(module, "head_dim", None)
     if not isinstance(size, int) or size % LANES or size > LARGEST_HEAD or any(n % size for n in shared.sizes):
         return None
     if shared.sizes[1] != shared.sizes[2] or not all(hasattr(module, name) for name in NEEDED):
         return None
-    try:
+
+    def alike() -> bool:
         if _bounded(module) or _windowed(module):
-            return None
-        trial = Trial(module, module.layer_idx, shared.sizes[1] // size, size, qkv[0].in_features)
+            return False
+        trial = Trial(module, module.layer_idx, shared.sizes[1] // size, size, width)
         if trial.turns_parts(module):
-            return None
+            return False
         made = CachedAttention(module, shared, size, products.most_rows)
-        expected, got = trial.run(module), trial.run(made)
+        return all(map(agree, trial.run(module), trial.run(made)))
+
+    try:
+        return CachedAttention(module, shared, size, products.most_rows) if passes("attention", alike) else None
     except OTHERWISE:
         return None
-    return made if all(map(agree, got, expected)) else None
 
 
 def _bounded(module: nn.Module) -> bool:

@@ -18,7 +18,7 @@ from runtime.engine.native.integers import IntegerLinear
 from runtime.engine.native.library import kernels
 from runtime.engine.native.linear import BlockLinear
 from runtime.engine.native.modules import FEW_ROWS, CachedAttention, GatedMLP, Norm
-from runtime.engine.native.trial import OTHERWISE, Trial, agree
+from runtime.engine.native.trial import OTHERWISE, Passes, Trial, Verdicts, agree
 
 PARTS = {"input_layernorm": Norm, "self_attn": CachedAttention, "post_attention_layernorm": Norm, "mlp": GatedMLP}
 """Children of a layer that can be one call."""
@@ -126,19 +126,19 @@ class FusedLayer(nn.Module):
         self.address = ctypes.addressof(self._made)
 
 
-def fuse_layers(model: nn.Module) -> int:
+def fuse_layers(model: nn.Module, verdicts: Verdicts) -> int:
     """Make one call of every layer that can be; returns how many."""
     fused = 0
-    for parent in list(model.modules()):
+    for path, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
-            made = _fused(child)
+            made = _fused(child, verdicts.of(f"{path}.{name}"))
             if made is not None:
                 setattr(parent, name, made)
                 fused += 1
     return fused
 
 
-def _fused(layer: nn.Module) -> FusedLayer | None:
+def _fused(layer: nn.Module, passes: Passes) -> FusedLayer | None:
     children = dict(layer.named_children())
     if {name: type(child) for name, child in children.items()} != PARTS:
         return None
@@ -146,14 +146,24 @@ def _fused(layer: nn.Module) -> FusedLayer | None:
     width = attention.product.linear.in_features
     if not isinstance(width, int):
         return None
-    trial = Trial(layer, attention.layer, attention.groups, attention.size, width)
+
+    def trial() -> Trial:
+        return Trial(layer, attention.layer, attention.groups, attention.size, width)
+
+    def answers_tuple() -> bool:
+        alone = trial()
+        alone.run(layer)
+        return alone.answered_tuple
+
+    def alike() -> bool:
+        both = trial()
+        return all(map(agree, both.run(made), both.run(layer)))
+
     try:
-        expected = trial.run(layer)
-        made = FusedLayer(layer, trial.answered_tuple)
-        got = trial.run(made)
+        made = FusedLayer(layer, passes("layer answers with a tuple", answers_tuple))
+        return made if passes("layer", alike) else None
     except OTHERWISE:
         return None
-    return made if all(map(agree, got, expected)) else None
 
 
 def _described(layer: nn.Module) -> _Layer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -15,6 +17,33 @@ PREFIX, WIDTH = 7, 3
 """Tokens in the cache and behind it, where attention is tried."""
 OTHERWISE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 """What a module raises that wants to be called otherwise, or is made otherwise."""
+
+
+Passes = Callable[[str, Callable[[], bool]], bool]
+"""For one module: a kind of replacement and its trial, to whether it is right."""
+
+
+class Verdicts:
+    """What trials found, by module: models that differ in nothing but their weights are tried once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def of(self, path: str) -> Passes:
+        """Those of one module."""
+        return partial(self._passes, path)
+
+    def _passes(self, path: str, kind: str, trial: Callable[[], bool]) -> bool:
+        known = self._known.get((path, kind))
+        if known is None:
+            known = self._known[path, kind] = trial()
+        return known
+
+
+@lru_cache(maxsize=16)
+def verdicts_of(kind: str) -> Verdicts:
+    """Those of all models of one kind: with equal configurations, replaced in the same way."""
+    return Verdicts()
 
 
 class Trial:

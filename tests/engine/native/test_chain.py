@@ -17,6 +17,7 @@ from runtime.engine.native.integers import IntegerLinear, has_integers
 from runtime.engine.native.layer import FusedLayer
 from runtime.engine.native.library import kernels
 from runtime.engine.native.products import EXACT, INTEGERS
+from runtime.engine.native.trial import Verdicts
 from runtime.engine.transformers_model import TransformersModel
 from tests.tiny import SETTINGS, VOCAB, random_model
 
@@ -104,7 +105,7 @@ def test_a_model_that_does_more_between_its_layers_has_no_chain() -> None:
                     hook.remove()
 
     body.__class__ = Louder
-    assert chain.chain_layers(model) == 0
+    assert chain.chain_layers(model, Verdicts()) == 0
     assert all(layer.chain is None for layer in layers_of(model))
 
 
