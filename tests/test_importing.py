@@ -41,7 +41,7 @@ def test_nothing_is_kept_where_nothing_was_imported() -> None:
 
 
 def test_an_import_that_fails_leaves_the_search_on() -> None:
-    with pytest.raises(ModuleNotFoundError), importing():
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), importing():
         import no_such_module  # type: ignore[import-not-found]  # noqa: F401
     assert gc.isenabled()
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from runtime.server.config import ServerConfig
 
 KEY_VARIABLE = "SPECPILOT_API_KEY"
+EXTRA = ("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn")
+"""What the extra ``serve`` brings."""
 
 EXAMPLES = f"""examples:
   specpilot serve --bundle outputs/latest/bundle
@@ -111,6 +113,8 @@ def run(options: argparse.Namespace) -> int:
         with importing():
             from runtime.server.listening import serve  # here, because it is an extra, and the import takes seconds
     except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in EXTRA:
+            raise
         raise UserError(
             f"serving needs the package '{missing.name}', which is not installed: pip install 'specpilot[serve]'"
         ) from None

@@ -82,11 +82,16 @@ def load_draft(
             if not (compressed and _compressed(net, parameter, file)):
                 _place(net, parameter, upload.send(file.tensor(parameter), dtype))
         if compressed:
-            install(net, products, verdicts_of(json.dumps([file.header.config, products is EXACT], sort_keys=True)))
+            install(net, products, verdicts_of(_kind(file, products)))
             net.narrow = NarrowMask(net.body)
         net.to(device=device, dtype=dtype)
         upload.deliver(net)
     return LoadedDraft(name, net, vocab, weight_bytes(net))
+
+
+def _kind(file: DraftParts, products: Products) -> str:
+    """Of drafts that differ in nothing but their weights."""
+    return json.dumps([file.header.config, repr(products)], sort_keys=True)
 
 
 def _path_of(parameter: str) -> str:

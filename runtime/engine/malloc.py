@@ -28,6 +28,8 @@ import torch
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 MAPPED_BYTES = 128 << 10
 """Blocks of this size are mapped on their own: glibc's own first limit."""
+POPULATED_BYTES = 4 << 20
+"""Pages of larger blocks are not asked for together: CPython 3.11 holds its lock meanwhile, and decoding waits."""
 USUAL_MAPPED_BYTES, USUAL_TRIM_BYTES = 32 << 20, 64 << 20
 """Where glibc's own adaptation of the limits ends."""
 _PRIVATE: dict[str, int] = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
@@ -62,13 +64,14 @@ def new_lasting(
         shape: Its shape.
         dtype: Its dtype.
         device: Torch device.
-        whole: It is written to at once and as a whole: its pages are asked for together, which takes half the time.
+        whole: It is written to at once and as a whole: its pages are asked for together (up to ``POPULATED_BYTES``),
+            which takes half the time.
     """
     size = math.prod(shape) * dtype.itemsize
     if size < MAPPED_BYTES or torch.device(device).type != "cpu":
         return torch.empty(tuple(shape), dtype=dtype, device=device)
     try:
-        memory = mmap.mmap(-1, size, **(_WHOLE if whole else _PRIVATE))
+        memory = mmap.mmap(-1, size, **(_WHOLE if whole and size <= POPULATED_BYTES else _PRIVATE))
     except OSError:  # too many are mapped, or there is no memory: torch will say so
         return torch.empty(tuple(shape), dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import mmap
-import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -70,10 +69,7 @@ def new_weights(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 def _mapped(size: int) -> mmap.mmap:
-    flags = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
-    slab = mmap.mmap(-1, size, **flags)
-    try:
+    slab = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without them
         slab.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:  # a kernel without them
-        pass
     return slab

@@ -41,6 +41,7 @@ LOW_PRECISION_TOLERANCE = 0.1
 LOGGER = logging.getLogger(__name__)
 
 NO_KERNELS, KERNELS, INTEGER_KERNELS = "no kernels", "kernels 2", "kernels of integers 2"
+"""How products are computed, in the name of stored KV. Kernels that round otherwise get the next number."""
 
 _UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 _UNUSABLE = (AttributeError, IndexError, NotImplementedError, TypeError, ValueError)
@@ -102,7 +103,8 @@ class TransformersModel:
         self._length = 0
         self._kv_bytes_per_token = self._measure_kv()
         if self._kernels == INTEGER_KERNELS and change_by_width(self) > 0.0:
-            back_to_floats(model)  # rounded rows would make of a rounding's difference a large one
+            with side_by_side():
+                back_to_floats(model)  # rounded rows would make of a rounding's difference a large one
             self._kernels = KERNELS
 
     @classmethod
@@ -208,13 +210,17 @@ class TransformersModel:
     def import_kv(self, states: Sequence[KVState], length: int) -> None:
         if not 0 < length <= total_length(states):
             raise ValueError(f"expected a length of 1 to {total_length(states)} (tokens stored), got {length}")
-        self._length = 0
-        self._cache.crop_to(0)
-        for state in states:
-            self._cache.append(state.layers, min(state.length, length - self._length))
-            self._length += state.length
-            if self._length >= length:
-                break
+        self.reset()
+        at = 0
+        try:
+            for state in states:
+                self._cache.append(state.layers, min(state.length, length - at))
+                at += state.length
+                if at >= length:
+                    break
+        except BaseException:
+            self._cache.crop_to(0)
+            raise
         self._length = length
 
     @torch.inference_mode()
@@ -223,8 +229,7 @@ class TransformersModel:
         return rows
 
     def reset(self) -> None:
-        self._cache.crop_to(0)  # whatever an import left there that failed
-        self._length = 0
+        self.crop(0)
 
     def synchronize(self) -> None:
         if self._device.type == "cuda":

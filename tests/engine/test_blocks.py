@@ -72,3 +72,12 @@ def test_only_like_weights_are_stacked() -> None:
 def test_blocks_know_their_shape() -> None:
     blocks: Blocks = blocks_of(normal(5, 96), Form.FOUR)
     assert (blocks.outputs, blocks.width, blocks.bytes) == (5, 96, 5 * 3 * 20)
+
+
+def test_a_weight_is_fp32_whatever_torch_makes_by_default() -> None:
+    blocks = blocks_of(normal(5, 96), Form.EIGHT)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert blocks.weight().dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)

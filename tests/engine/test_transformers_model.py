@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from runtime.engine.kv_state import KVState
 from runtime.engine.packing import PackedLinear, can_pack, pack_linears, weight_bytes
 from runtime.engine.transformers_model import TransformersModel
 from runtime.errors import UserError
@@ -70,6 +71,18 @@ def test_stored_kv_is_a_copy_both_ways() -> None:
         assert torch.equal(v, v2)
     model.forward(TOKENS[25:], "last")
     assert all(torch.equal(k, was) for (k, _), was in zip(stored.layers, before, strict=True))
+
+
+def test_failed_import_leaves_no_sequence() -> None:
+    model = target()
+    model.forward(TOKENS, "last")
+    good = model.export_kv(0, 20)
+    odd = torch.zeros(1, 9, 10, 8)  # of nine heads
+    with pytest.raises(RuntimeError, match=r"expand|size"):
+        model.import_kv([good, KVState(odd, (good.layers[0], (odd, odd)))], 30)
+    assert model.length == model._cache.length == 0
+    expected = target().forward(TOKENS[:5], "all")
+    assert torch.equal(model.forward(TOKENS[:5], "all"), expected)
 
 
 def test_failed_forward_leaves_the_sequence() -> None:

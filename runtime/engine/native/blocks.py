@@ -80,7 +80,8 @@ class Blocks(NamedTuple):
 
     def weight(self) -> torch.Tensor:
         """The weight itself, float32, shape (outputs, width)."""
-        return _restored(self, torch.empty(self.outputs, self.width // BLOCK, BLOCK)).reshape(self.outputs, self.width)
+        room = torch.empty(self.outputs, self.width // BLOCK, BLOCK, dtype=torch.float32)
+        return _restored(self, room).reshape(self.outputs, self.width)
 
 
 def exact(weight: torch.Tensor) -> Blocks | None:

@@ -53,9 +53,15 @@ class Chain:
 
         Raises:
             MemoryError: If there is no memory for what lies between their parts.
+            RuntimeError: If a layer gets something else than what was computed for all: their caches have moved on.
         """
-        self._answer = None
+        handed_on, self._answer = self._answer, None
         if layer is not self._layers[0]():
+            if handed_on is not None:
+                raise RuntimeError(
+                    f"layer {layer.index} got other states than the layers before it answered: something came between "
+                    "them after the model was opened (a hook?); put it there before, or set SPECPILOT_KERNELS=0"
+                )
             return None
         layers = [each for each in (known() for known in self._layers) if each is not None]
         held, rows = [cache.held(each.index) for each in layers], states.shape[1]
@@ -79,7 +85,11 @@ class Chain:
 
 def chain_layers(model: nn.Module, verdicts: Verdicts) -> int:
     """Make chains of the layers in ``model`` that are one call each; returns how many chains."""
-    parts = [(path, owner, child) for path, owner in model.named_modules() for child in owner.children()]
+    parts = [
+        (f"{path}.{name}", owner, child)
+        for path, owner in model.named_modules()
+        for name, child in owner.named_children()
+    ]
     return sum(_chained(owner, child, verdicts.of(path)) for path, owner, child in parts)
 
 

@@ -1,4 +1,5 @@
-/* Products in floats: rows with weights in few bits, 16 outputs side by side.
+/* Products of rows with weights in few bits, 16 outputs side by side. They are in floats, but for weights of 4 and 8 bit on
+ * processors for which integers.c has three digits: those are told by `multiply` at the end.
  *
  * Weights lie in panels of 16 outputs, block after block of 32 weights. A block of a panel is a number of vectors of 16
  * outputs x 4 bytes, and its scales are 16 d (then 16 m) in half precision; weights with one scale a row have none here:

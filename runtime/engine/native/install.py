@@ -103,7 +103,9 @@ def back_to_floats(model: nn.Module) -> None:
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, IntegerLinear):
-                setattr(parent, name, BlockLinear(child.blocks, child.bias))
+                made = BlockLinear(child.blocks, child.bias)
+                made.laid_out()
+                setattr(parent, name, made)
     for module in model.modules():
         if isinstance(module, Norm | GatedMLP | CachedAttention):
             module.most_rows = FEW_ROWS
@@ -176,13 +178,14 @@ def _attention(module: nn.Module, products: Products, passes: Passes) -> CachedA
     size = getattr(module, "head_dim", None)
     if not isinstance(size, int) or size % LANES or size > LARGEST_HEAD or any(n % size for n in shared.sizes):
         return None
-    if shared.sizes[1] != shared.sizes[2] or not all(hasattr(module, name) for name in NEEDED):
+    queries, keys, values = shared.sizes
+    if keys != values or queries % keys or not all(hasattr(module, name) for name in NEEDED):
         return None
 
     def alike() -> bool:
         if _bounded(module) or _windowed(module):
             return False
-        trial = Trial(module, module.layer_idx, shared.sizes[1] // size, size, width)
+        trial = Trial(module, module.layer_idx, keys // size, size, width)
         if trial.turns_parts(module):
             return False
         made = CachedAttention(module, shared, size, products.most_rows)

@@ -2,8 +2,9 @@
  * that multiply bytes and add the products in one instruction (AVX-512 VNNI); for others `has_integers` is 0 and this is
  * not used.
  *
- * A row is one digit of 8 bit a number, or three: 24 bits of the largest number of a block, which is what a sum in floats
- * keeps, too. Three digits take fewer instructions than making floats of the weights and multiplying those.
+ * A row is one digit of 8 bit a number, or three: 24 bits of the largest number of a block. Numbers much smaller than that
+ * one keep fewer bits than floats would, but sums of products keep all. Three digits take fewer instructions than making
+ * floats of the weights and multiplying those.
  *
  * Integers are added exactly, and floats in one order whatever the number of rows: a row does not depend on the others.
  */
@@ -14,7 +15,7 @@
 
 enum { ONE = 1, THREE = 3 };                            /* digits */
 enum { TILE = 9, TILE_OF_THREE = 6 };                   /* rows whose sums fit the registers */
-enum { WIDE = 16 };                                     /* rows from which on all threads round */
+enum { CHUNK_ROWS = 512 };                              /* rows that are rounded before they are multiplied */
 enum { LARGEST = 127, LARGEST_OF_THREE = 127 * 65536 }; /* numbers that digits hold, and that may be rounded up by one */
 
 #ifdef __AVX512VNNI__
@@ -41,6 +42,9 @@ INLINE void put(int8_t *codes, __m512i first, __m512i second) {
     _mm_storeu_si128((__m128i *)(codes + LANES), _mm512_cvtsepi32_epi8(second));
 }
 
+/* What takes back the 128 that codes of 8 bit are stored with. It overflows for rows that are not finite, which is no harm. */
+INLINE int32_t start(int32_t sum) { return (int32_t)(-128u * (uint32_t)sum); }
+
 /* Blocks `from` to `to` of rows in digits. Blocks of less than 1e-30 are zeros: the inverse of their step is no float. */
 INLINE void quantise(const int digits, const float *x, long from, long to, const Rows *rows) {
     const float largest = digits == THREE ? LARGEST_OF_THREE : LARGEST;
@@ -64,8 +68,8 @@ INLINE void quantise(const int digits, const float *x, long from, long to, const
         }
         put(codes, first, second);
         const int32_t top = _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
-        rows->starts[b * (digits == THREE ? 2 : 1)] = -128 * top;
-        if (digits == THREE) rows->starts[2 * b + 1] = -128 * (sum - top * 65536);
+        rows->starts[b * (digits == THREE ? 2 : 1)] = start(top);
+        if (digits == THREE) rows->starts[2 * b + 1] = start((int32_t)((uint32_t)sum - 65536u * (uint32_t)top));
     }
 }
 
@@ -111,6 +115,7 @@ INLINE void tile(const int kind, const int digits, const int rows, const Rows *x
                 UNROLL for (int r = 0; r < rows; r++) {
                     const int8_t *row = x->codes + ((first + r) * blocks + b) * BLOCK * digits + 4 * j;
                     UNROLL for (int g = 0; g < digits; g++) {
+                        /* Of two chains: low and high nibbles, or every second vector. */
                         const int c = chains > digits && kind != FOUR ? odd : g, other = chains > digits ? 1 : g;
                         sum[r][c] = dot(sum[r][c], low, row + g * BLOCK);
                         if (kind == FOUR)
@@ -149,8 +154,9 @@ INLINE void panel(const int kind, const int digits, const Rows *x, long rows, lo
         const long size = rows - at < most ? rows - at : most;
         switch (size) {
             CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
-            default: if (digits == ONE) switch (size) { CASE(7) CASE(8) CASE(9) }
         }
+        if (digits == ONE) /* three have no registers for so many */
+            switch (size) { CASE(7) CASE(8) CASE(9) }
     }
 }
 
@@ -188,18 +194,22 @@ static void panel_of(const Product *of, long p) {
 
 static int multiply_rounded(int digits, int kind, const float *x, long rows, long width, const uint8_t *codes,
                             const void *scales, float *y, long outputs, int threads) {
-    const long count = rows * (width / BLOCK), block_bytes = BLOCK * digits + 4 * (digits == THREE ? 4 : 3);
+    const long blocks = width / BLOCK, most = rows < CHUNK_ROWS ? rows : CHUNK_ROWS, count = most * blocks;
+    const long block_bytes = BLOCK * digits + 4 * (digits == THREE ? 4 : 3);
     char *scratch = aligned_alloc(VECTOR, (count * block_bytes + VECTOR) / VECTOR * VECTOR); /* never none */
     if (!scratch) return 1;
     float *steps = (float *)(scratch + count * BLOCK * digits), *shifts = steps + count;
     const Rows rounded = {(int8_t *)scratch, steps, shifts, (int32_t *)(shifts + count)};
-    const long parts = rows < WIDE ? 1 : threads;
+    for (long from = 0; from < rows; from += most) {
+        const long size = rows - from < most ? rows - from : most, parts = size > FEW ? threads : 1;
 #pragma omp parallel for schedule(static) num_threads(threads) if (parts > 1)
-    for (long part = 0; part < parts; part++)
-        (digits == ONE ? quantise_one : quantise_three)(x, part * count / parts, (part + 1) * count / parts, &rounded);
-    const Product of = {kind, digits, &rounded, rows, width, codes, scales, y, outputs};
+        for (long part = 0; part < parts; part++)
+            (digits == ONE ? quantise_one : quantise_three)(x + from * width, part * size * blocks / parts,
+                                                            (part + 1) * size * blocks / parts, &rounded);
+        const Product of = {kind, digits, &rounded, size, width, codes, scales, y + from * outputs, outputs};
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (long p = 0; p < (outputs + LANES - 1) / LANES; p++) panel_of(&of, p);
+        for (long p = 0; p < (outputs + LANES - 1) / LANES; p++) panel_of(&of, p);
+    }
     free(scratch);
     return 0;
 }

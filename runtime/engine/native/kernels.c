@@ -17,7 +17,6 @@ typedef int32_t ints __attribute__((vector_size(64)));
 enum { CHUNK = 64 };         /* keys and values that a query looks at in one go */
 enum { QUERIES = 16 };       /* queries that look at a chunk one after the other */
 enum { LARGEST_HEAD = 512 }; /* numbers of a head, as in modules.py */
-enum { WIDE = 16 };          /* rows beyond which all threads norm and gate */
 
 INLINE floats load(const float *from) {
     floats value;
@@ -59,7 +58,7 @@ INLINE floats exponential(floats x) {
 
 /* y = x / sqrt(mean(x^2) + eps) * weight, row by row; width is a multiple of 16. */
 void normalise(const float *x, const float *weight, float *y, long rows, long width, float eps, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (rows > WIDE)
+#pragma omp parallel for schedule(static) num_threads(threads) if (rows > FEW)
     for (long r = 0; r < rows; r++) {
         const float *row = x + r * width;
         floats squares = {0};
@@ -71,7 +70,7 @@ void normalise(const float *x, const float *weight, float *y, long rows, long wi
 
 /* y (rows, width) = silu(gate) * up, of rows (gate, up); width is a multiple of 16. */
 void gate(const float *x, float *y, long rows, long width, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (rows > WIDE)
+#pragma omp parallel for schedule(static) num_threads(threads) if (rows > FEW)
     for (long r = 0; r < rows; r++) {
         const float *row = x + 2 * r * width;
         for (long i = 0; i < width; i += LANES) {
@@ -129,7 +128,7 @@ INLINE floats sums(const floats *of) {
 INLINE void look(Look *at, const float *keys, const float *values, long count, const long size, float scale) {
     floats scores[CHUNK / LANES], tops = (floats){0} + at->most;
     const ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const floats nothing = (floats){0} - 1e30f;
+    const floats nothing = (floats){0} - __builtin_inff();
     floats query[LARGEST_HEAD / LANES];
     UNROLL for (long i = 0; i < size / LANES; i++) query[i] = load(at->query + i * LANES);
     for (long j = 0; j < CHUNK; j += LANES) {
@@ -231,7 +230,8 @@ void attend(const float *qkv, const float *cosine, const float *sine, float *key
         float queries[QUERIES * LARGEST_HEAD];
         Look looks[QUERIES];
         const long end = (part + 1) * all / threads;
-        for (long p = part * all / threads, count; p < end; p += count) {
+        long count = 0;
+        for (long p = part * all / threads; p < end; p += count) {
             const long g = p / (rows * each), last = (g + 1) * rows * each < end ? (g + 1) * rows * each : end;
             count = last - p < QUERIES ? last - p : QUERIES;
             for (long q = 0; q < count; q++) {

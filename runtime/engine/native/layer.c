@@ -1,7 +1,7 @@
 /* A whole layer of a decoder in one call: norm, attention, norm, gated MLP, each added to the states. */
-#include <stdlib.h>
-
 #include "kernels.h"
+
+#include <stdlib.h>
 
 typedef struct {
     const uint8_t *codes;

@@ -1,4 +1,4 @@
-"""A linear layer over a compressed weight; activations and sums in fp32."""
+"""A linear layer over a compressed weight; rows in fp32, or in as many digits, see ``integers.c``."""
 
 from __future__ import annotations
 

@@ -18,9 +18,8 @@ PREFIX, WIDTH = 7, 3
 OTHERWISE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 """What a module raises that wants to be called otherwise, or is made otherwise."""
 
-
 Passes = Callable[[str, Callable[[], bool]], bool]
-"""For one module: a kind of replacement and its trial, to whether it is right."""
+"""For one module: a question about a replacement and how to answer it, to the answer."""
 
 
 class Verdicts:

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from runtime.engine.native.library import kernels
+from tests.engine.native.older import OTHERS
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler")
 
@@ -40,6 +41,15 @@ class Attention:
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_many_queries_are_torchs(size: int, length: int, threads: int) -> None:
     """More queries than the kernel takes at once, from several heads' keys in one thread's share."""
+    compare_with_torch(size, length, threads)
+
+
+@pytest.mark.parametrize("older", OTHERS, indirect=True)
+def test_an_older_processor_looks_at_the_same(older: None) -> None:
+    compare_with_torch(48, 61, 2)
+
+
+def compare_with_torch(size: int, length: int, threads: int) -> None:
     rows, attention = 40, Attention(size)
     qkv = normal(rows, (HEADS + 2 * GROUPS) * size, seed=2)
     seen = attention(qkv, length, threads).view(rows, HEADS, size).transpose(0, 1)
@@ -68,3 +78,12 @@ def test_keys_behind_the_last_one_are_not_read() -> None:
     expected = attention(qkv, 70, 2)
     attention.keys[:, 73:] = attention.values[:, 73:] = float("nan")
     assert torch.equal(attention(qkv, 70, 2), expected)
+
+
+@pytest.mark.parametrize("length", [3, 63, 100])
+def test_a_query_that_is_not_a_number_is_not_hidden(length: int) -> None:
+    attention, qkv = Attention(64), normal(3, (HEADS + 2 * GROUPS) * 64, seed=2)
+    qkv[1, 0] = float("nan")  # of the first head
+    seen = attention(qkv, length, 1)
+    assert not torch.isfinite(seen[1, :64]).any()
+    assert torch.isfinite(seen[1, 64:]).all() and torch.isfinite(seen[[0, 2]]).all()

@@ -109,6 +109,55 @@ def test_a_model_that_does_more_between_its_layers_has_no_chain() -> None:
     assert all(layer.chain is None for layer in layers_of(model))
 
 
+def test_what_comes_between_layers_later_is_refused() -> None:
+    """The chain has moved all caches on: a layer that computed for itself would add its tokens twice."""
+    model = TransformersModel(on_grid())
+    model.forward(TOKENS[:20], "last")
+    hook = layers_of(model.model)[0].register_forward_hook(lambda _, __, states: states * 1.5)
+    with pytest.raises(RuntimeError, match="something came between"):
+        model.forward(TOKENS[20:25], "last")
+    hook.remove()
+    assert model.length == model._cache.length == 20
+    expected = TransformersModel(on_grid())
+    expected.forward(TOKENS[:20], "last")
+    assert torch.equal(model.forward(TOKENS[20:25], "all"), expected.forward(TOKENS[20:25], "all"))
+
+
+def test_a_forward_that_is_broken_off_between_layers_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = TransformersModel(on_grid())
+    expected = said(model)
+    model.reset()
+    model.forward(TOKENS[:20], "last")
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt("between layers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layers_of(model.model)[1], "forward", interrupted)
+        with pytest.raises(KeyboardInterrupt, match="between layers"):
+            model.forward(TOKENS[20:25], "last")
+    assert model.length == model._cache.length == 20
+    assert torch.equal(said(model), expected)
+
+
+def test_every_list_of_layers_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict of one is not that of another that the same module holds."""
+    model = on_grid()
+    install(model)
+    layers = layers_of(model)
+    body: Any = model.model
+    body.other = nn.ModuleList(layers)
+    tried: list[nn.Module] = []
+
+    def answers(owner: nn.Module, _: object) -> list[torch.Tensor]:
+        tried.append(owner)
+        return [torch.zeros(1)]
+
+    monkeypatch.setattr(chain, "_tried", answers)
+    assert chain.chain_layers(model, Verdicts()) == 2
+    assert len(tried) == 4
+
+
 @pytest.mark.skipif(not has_integers(), reason="no AVX-512 VNNI")
 def test_a_chain_follows_its_layers_back_to_floats() -> None:
     floats, integers = on_grid(), on_grid()
