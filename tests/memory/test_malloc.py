@@ -16,7 +16,13 @@ from runtime import live
 from runtime.engine import malloc
 from runtime.engine.kv_cache import GrowingCache
 from runtime.engine.kv_state import KVState
-from runtime.engine.malloc import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, MAPPED_BYTES, USUAL_MAPPED_BYTES
+from runtime.engine.malloc import (
+    M_MMAP_THRESHOLD,
+    M_TRIM_THRESHOLD,
+    MAPPED_BYTES,
+    POPULATED_BYTES,
+    USUAL_MAPPED_BYTES,
+)
 from runtime.engine.native.blocks import Form, blocks_of
 from runtime.engine.native.library import kernels
 from runtime.engine.native.linear import BlockLinear
@@ -96,6 +102,26 @@ def test_a_lasting_tensor_is_a_tensor(shape: tuple[int, ...], dtype: torch.dtype
     new = malloc.new_lasting(shape, dtype).copy_(ones)
     assert (new.shape, new.dtype, new.is_contiguous()) == (ones.shape, dtype, True)
     assert torch.equal(new, ones) and torch.equal(malloc.lasting(ones), ones)
+
+
+@linux
+@pytest.mark.parametrize(
+    ("size", "together"), [(MAPPED_BYTES, True), (POPULATED_BYTES, True), (POPULATED_BYTES + 1, False)]
+)
+def test_pages_of_what_is_written_at_once_are_asked_for_together_up_to_a_size(
+    size: int, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags: list[int] = []
+    mapped = mmap.mmap
+
+    def watched(file: int, length: int, **given: int) -> mmap.mmap:
+        flags.append(given["flags"])
+        return mapped(file, length, **given)
+
+    monkeypatch.setattr("runtime.engine.malloc.mmap.mmap", watched)
+    malloc.new_lasting((size,), torch.uint8, whole=True)
+    malloc.new_lasting((size,), torch.uint8)
+    assert [bool(flag & mmap.MAP_POPULATE) for flag in flags] == [together, False]
 
 
 def test_a_copy_is_of_what_was_there_and_contiguous() -> None:

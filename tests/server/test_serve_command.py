@@ -64,6 +64,13 @@ def test_a_missing_extra_is_named(tiny_zoo: TinyZoo, capsys: Capture, monkeypatc
     assert "needs the package 'uvicorn'" in line and "pip install 'specpilot[serve]'" in line
 
 
+def test_another_missing_module_is_no_missing_extra(tiny_zoo: TinyZoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "runtime.server.listening", raising=False)
+    monkeypatch.setitem(sys.modules, "runtime.server.worker", None)
+    with pytest.raises(ModuleNotFoundError, match=r"runtime\.server\.worker"):
+        main(["serve", "--bundle", str(tiny_zoo.bundle)])
+
+
 def test_a_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
     monkeypatch.setattr("runtime.server.listening.os._exit", ended.append)

@@ -3,8 +3,8 @@
  * not used.
  *
  * A row is one digit of 8 bit a number, or three: 24 bits of the largest number of a block. Numbers much smaller than that
- * one keep fewer bits than floats would, but sums of products keep all. Three digits take fewer instructions than making
- * floats of the weights and multiplying those.
+ * one keep fewer bits than floats would; the products of a block and their sum are exact. Three digits take fewer
+ * instructions than making floats of the weights and multiplying those.
  *
  * Integers are added exactly, and floats in one order whatever the number of rows: a row does not depend on the others.
  */

@@ -7,7 +7,7 @@
 enum { FOUR, EIGHT, ROWS, HALVES };           /* forms of a weight, as in blocks.py */
 enum { LANES = 16, BLOCK = 32, VECTOR = 64 }; /* floats of a vector, weights of a block, bytes of a vector */
 enum { AHEAD = 4096 };                        /* bytes that codes are fetched ahead: panels are read once */
-enum { FEW = 16 };                            /* rows up to which one thread does what is no product or attention */
+enum { FEW = 16 };                            /* rows up to which one thread does the small parts */
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")

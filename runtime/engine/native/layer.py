@@ -74,6 +74,12 @@ class FusedLayer(nn.Module):
         inner: The layer it stands for, with children as in ``PARTS`` over compressed weights.
         answers_tuple: Whether it answers with a tuple of the states alone.
 
+    Attributes:
+        index: Of the layer in a cache.
+        width: Of the states.
+        address: Of its description for ``layer.c``.
+        chain: Whom it belongs to, see ``chain.py``; None = it computes for itself.
+
     Raises:
         TypeError: If a product of it is not over compressed weights.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -138,6 +139,14 @@ def test_a_forward_that_is_broken_off_between_layers_leaves_nothing(monkeypatch:
             model.forward(TOKENS[20:25], "last")
     assert model.length == model._cache.length == 20
     assert torch.equal(said(model), expected)
+
+
+def test_two_threads_decode_on_two_models() -> None:
+    models = [TransformersModel(on_grid()) for _ in range(2)]
+    expected = said(models[0])
+    with ThreadPoolExecutor(2) as pool:
+        for answers in pool.map(lambda model: [said(model) for _ in range(5)], models):
+            assert all(torch.equal(answer, expected) for answer in answers)
 
 
 def test_every_list_of_layers_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
