@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,8 @@ def device_profile(
             return Profile.load(path)
         except UserError:
             path.unlink()
+    print(f"measuring what {engine} costs in {dtype} on this device, with the real models: once, one to three minutes, "
+          "longer if other programs run", file=sys.stderr, flush=True)  # fmt: skip
     models = models or open_models(zoo, target, device, threads, dtype, engine=engine)
     profile = measure_profile(models, threads=threads, progress=progress)
     profile.save(path)

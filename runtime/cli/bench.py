@@ -24,6 +24,7 @@ from runtime.cli.common import (
     bundle_option,
     controller_named,
     dtype_option,
+    refuse_unless_writable,
     unguarded_option,
     write_out,
 )
@@ -107,8 +108,8 @@ def run(options: argparse.Namespace) -> int:
 def _prompts(options: argparse.Namespace) -> tuple[Prompt, ...]:
     refuse_unless_positive("--max-tokens", options.max_tokens)
     refuse_unless_positive("--repeat", options.repeat)
-    if options.out is not None and options.out.is_dir():
-        raise UserError(f"--out {options.out} is a folder: expected a name for a file")
+    if options.out is not None:
+        refuse_unless_writable(options.out)
     return read_prompts(options.prompts)
 
 

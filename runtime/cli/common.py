@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -170,7 +171,27 @@ def write_out(path: Path, data: Mapping[str, Any]) -> None:
     try:
         write_json(path, data)
     except OSError as error:
-        raise UserError(f"--out {path} cannot be written ({error}): expected a name for a new file") from None
+        raise _not_writable(path, error) from None
+
+
+def refuse_unless_writable(path: Path) -> None:
+    """Before minutes are spent on what ``--out`` asks for.
+
+    Raises:
+        UserError: If nothing can be written there.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError("it is a folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise _not_writable(path, error) from None
+
+
+def _not_writable(path: Path, error: OSError) -> UserError:
+    return UserError(f"--out {path} cannot be written ({error}): expected a name for a new file")
 
 
 def opener(options: argparse.Namespace, bundle: Bundle) -> Callable[[], AbstractContextManager[Served]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.bundle import read_bundle
-from runtime.cli.common import add_command, add_model_options, write_out
+from runtime.cli.common import add_command, add_model_options, refuse_unless_writable, write_out
 from runtime.device import device_profile
 from runtime.engine.dtypes import DTYPES
 from runtime.engine.opening import USUAL_DTYPE
@@ -49,6 +49,8 @@ def run(options: argparse.Namespace) -> int:
     """Measure and print the essentials."""
     zoo = Zoo.load(options.zoo) if options.zoo else read_bundle(options.bundle).zoo
     zoo.verify_files()
+    if options.out:
+        refuse_unless_writable(options.out)
     profile = device_profile(
         zoo,
         options.target,

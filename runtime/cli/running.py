@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import NamedTuple
 
 from runtime.bundle import Bundle
@@ -49,7 +48,6 @@ def running(options: argparse.Namespace, bundle: Bundle) -> Running:
         dtype = known[1] if engine == known[0] else USUAL_DTYPE
     refuse_unless_dtype(dtype)
     if (engine, dtype) != known:
-        print(f"costs of engine {engine} in {dtype}: as kept, or measured now (once, some minutes)", file=sys.stderr)
         profile = device_profile(
             bundle.zoo, options.target, options.device, options.threads, engine=engine, dtype=dtype
         )

@@ -152,4 +152,4 @@ def greeting(url: str, config: ServerConfig) -> str:
   page     {url}/
   OpenAI   base_url="{url}/v1", model="{config.model}"
   curl     curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' \\
-             -d '{{"model": "{config.model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'"""
+             -d '{{"model": "{config.model}", "temperature": 0, "messages": [{{"role": "user", "content": "Hi"}}]}}'"""

@@ -139,7 +139,7 @@ def test_loads_under_way_are_waited_for_outside_of_the_timing() -> None:
         (["--max-tokens", "0"], "--max-tokens must be at least 1, got 0"),
         (["--repeat", "0"], "--repeat must be at least 1, got 0"),
         (["--max-tokens", "5000"], "prompt 1 has 6 tokens, with --max-tokens 5000 more than the 257"),
-        (["--out", "."], "--out . is a folder: expected a name for a file"),
+        (["--out", "."], "--out . cannot be written (it is a folder): expected a name for a new file"),
         (["--prompts", "/nope.txt"], "--prompts /nope.txt cannot be read"),
         (["--dtype", "float8"], "unknown dtype 'float8'"),
     ],

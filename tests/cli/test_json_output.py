@@ -54,11 +54,15 @@ def test_a_profile_printed_is_a_profile(tiny_zoo: TinyZoo, capsys: Capture, monk
 def test_a_profile_that_cannot_be_written_is_told(
     tiny_zoo: TinyZoo, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(profile, "device_profile", lambda *_, **__: make_profile(tiny_zoo.zoo.draft_names))
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("it was measured first")
+
+    monkeypatch.setattr(profile, "device_profile", refused)
     (tmp_path / "file").touch()
-    out = tmp_path / "file" / "profile.json"
-    assert main(["profile", "--bundle", str(tiny_zoo.bundle), "--out", str(out)]) == 2
-    assert f"specpilot profile: --out {out} cannot be written" in capsys.readouterr().err
+    for out in (tmp_path / "file" / "profile.json", tmp_path):
+        assert main(["profile", "--bundle", str(tiny_zoo.bundle), "--out", str(out)]) == 2
+        assert f"specpilot profile: --out {out} cannot be written" in capsys.readouterr().err
+    monkeypatch.setattr(profile, "device_profile", lambda *_, **__: make_profile(tiny_zoo.zoo.draft_names))
     out = tmp_path / "profile.json"
     assert main(["profile", "--bundle", str(tiny_zoo.bundle), "--out", str(out)]) == 0
     assert Profile.load(out) == make_profile(tiny_zoo.zoo.draft_names)
