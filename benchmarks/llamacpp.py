@@ -48,6 +48,8 @@ SCHEMA = 1
 THEIRS, OURS = "llama-cpp-python: ", "specpilot: "
 PLAIN_THEIRS, PLAIN_OURS = f"{THEIRS}plain", f"{OURS}plain"
 PLAIN_SAME = f"{THEIRS}plain, attention as here"
+LOOKUP_CONTEXT = 1024
+"""Its look-up keeps the logits of a whole context, 200 kB a token; without being told to it fails beyond a batch."""
 LOOKUPS = (10, 2)
 """Guesses of llama-cpp-python's prompt lookup: its default, and what its documentation advises for CPU."""
 STATICS = ("static:generalist:2:1", "static:generalist:4:1", "static:lookup:4", "stacked", "stacked_plus")
@@ -74,8 +76,9 @@ class LlamaGenerate:
         self.family = "lookup" if lookup else "plain"
         draft = LlamaPromptLookupDecoding(num_pred_tokens=lookup) if lookup else None
         self._model = Llama(
-            str(path), n_ctx=CONTEXT_TOKENS, n_batch=BATCH_TOKENS, n_threads=threads, n_threads_batch=threads,
-            draft_model=draft, flash_attn=same, type_v=BF16 if same else None, verbose=False,
+            str(path), n_ctx=LOOKUP_CONTEXT if lookup else CONTEXT_TOKENS, n_batch=BATCH_TOKENS, n_threads=threads,
+            n_threads_batch=threads, draft_model=draft, logits_all=lookup > 0, flash_attn=same,
+            type_v=BF16 if same else None, verbose=False,
         )  # fmt: skip
         self._eos_ids = eos_ids
 
