@@ -38,9 +38,6 @@ INLINE floats halves(const half *from) {
 #endif
 }
 
-/* Vectors of a block. */
-INLINE int vectors_of(const int kind) { return kind == FOUR ? 4 : kind == HALVES ? 16 : 8; }
-
 /* Weight i of the bytes of each output, without its scale. */
 INLINE floats weight(const int kind, ints packed, const int i) {
     if (kind == HALVES) return (floats)(i ? packed & (int32_t)0xffff0000 : packed << 16);
@@ -130,8 +127,8 @@ typedef struct {
  * run time, and the loops would not be unrolled.
  */
 static void panel_of(const Product *of, long p) {
-    const long left = of->outputs - p * LANES, count = left < LANES ? left : LANES, blocks = of->width / BLOCK;
-    const uint8_t *codes = of->codes + p * blocks * VECTOR * vectors_of(of->kind);
+    const long count = outputs_of(of->outputs, p), blocks = of->width / BLOCK;
+    const uint8_t *codes = codes_of(of->codes, of->kind, of->width, p);
     const char *scales = of->scales;
     float *y = of->y + p * LANES;
 #define PANEL(kind, bytes) \

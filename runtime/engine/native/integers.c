@@ -92,7 +92,7 @@ INLINE void tile(const int kind, const int digits, const int rows, const Rows *x
                  __mmask16 there) {
     const long blocks = width / BLOCK;
     /* Sums of a row: one a digit, or two where there are so few that one would wait for itself. */
-    const int chains = digits == ONE && rows < 8 ? 2 : digits, vectors = kind == FOUR ? 4 : 8;
+    const int chains = digits == ONE && rows < 8 ? 2 : digits, vectors = vectors_of(kind);
     const __m512i nibble = _mm512_set1_epi8(15);
     __m512 total[TILE];
     UNROLL for (int r = 0; r < rows; r++) total[r] = _mm512_setzero_ps();
@@ -175,10 +175,9 @@ typedef struct {
  * read at run time, and the loops would not be unrolled.
  */
 static void panel_of(const Product *of, long p) {
-    const long left = of->outputs - p * LANES, blocks = of->width / BLOCK;
-    const __mmask16 there = left >= LANES ? 0xffff : (__mmask16)((1u << left) - 1);
-    const uint8_t *codes = of->codes + p * blocks * VECTOR * (of->kind == FOUR ? 4 : 8);
-    const uint16_t *scales = (const uint16_t *)of->scales + p * blocks * (of->kind == FOUR ? 32 : 16);
+    const __mmask16 there = (__mmask16)((1u << outputs_of(of->outputs, p)) - 1);
+    const uint8_t *codes = codes_of(of->codes, of->kind, of->width, p);
+    const uint16_t *scales = (const uint16_t *)of->scales + p * (of->width / BLOCK) * (of->kind == FOUR ? 32 : 16);
     const float *row_scales = (const float *)of->scales + p * LANES;
 #define PANEL(kind, digits) panel(kind, digits, of->x, of->rows, of->width, codes, scales, row_scales, of->y + p * LANES, \
                                   of->outputs, there); break;

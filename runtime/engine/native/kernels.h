@@ -12,6 +12,13 @@ enum { FEW = 16 };                            /* rows up to which one thread doe
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
+/* Panels, see floats.c: vectors of a block, outputs of panel p, and where its codes begin. */
+INLINE int vectors_of(const int kind) { return kind == FOUR ? 4 : kind == HALVES ? 16 : 8; }
+INLINE int outputs_of(long outputs, long p) { return (int)(outputs - p * LANES < LANES ? outputs - p * LANES : LANES); }
+INLINE const uint8_t *codes_of(const uint8_t *codes, int kind, long width, long p) {
+    return codes + p * (width / BLOCK) * VECTOR * vectors_of(kind);
+}
+
 int multiply(int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales, float *y,
              long outputs, int threads);
 int multiply_integers(int kind, const float *x, long rows, long width, const uint8_t *codes, const void *scales, float *y,
